@@ -1,0 +1,59 @@
+"""What a program is compiled for, as data, so that compiling for absent hardware works and is tested."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+
+
+class Granularity(Enum):
+    """KERNEL: the device runs kernels that poot plans. GRAPH: it takes whole graphs and plans them itself."""
+
+    KERNEL = "kernel"
+    GRAPH = "graph"
+
+
+EXACT_ERRORS: Mapping[str, float] = MappingProxyType(
+    {"div": 0.5, "sqrt": 0.5, "rsqrt": 1.0, "exp": 1.0, "log": 1.0, "sin": 1.0, "cos": 1.0, "tanh": 1.0, "erf": 1.0, "pow": 2.0}
+)
+"""Errors in units in the last place (ULP) of a target whose arithmetic is IEEE and whose library is good."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """Limits, features and stated errors of a device. Sizes in bytes; None is unlimited or unknown.
+
+    `features` names capabilities of the kernel operation table ("subgroup", "dot4") and of later ones. `subgroup_width` is
+    set only where it is fixed. `tile_rows` is the number of weight rows interleaved in a device layout. `contracts` says
+    that the target may fuse a·b + c by itself; `flushes_denormals` that f32 denormals read or computed become zero.
+    `errors` are ULP bounds of kernel operations; `operations` is the op set of a whole-graph device (empty: all).
+    `group_threads` is the group size that schedules start from.
+    """
+
+    granularity: Granularity = Granularity.KERNEL
+    max_bindings: int = 16
+    max_binding_bytes: int | None = None
+    max_buffer_bytes: int | None = None
+    max_groups: tuple[int, int, int] = (65535, 65535, 65535)
+    max_group_size: int = 256
+    max_shared_bytes: int = 16384
+    offset_alignment: int = 256
+    group_threads: int = 64
+    tile_rows: int = 1
+    subgroup_width: int | None = None
+    features: frozenset[str] = frozenset()
+    operations: frozenset[str] = frozenset()
+    traps: bool = False
+    contracts: bool = False
+    flushes_denormals: bool = False
+    errors: Mapping[str, float] = field(default=EXACT_ERRORS, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A backend kind ("wgpu", "ptx") and what it can do."""
+
+    kind: str
+    caps: Caps

@@ -1,0 +1,1 @@
+"""poot_wgpu_device."""
