@@ -183,9 +183,9 @@ _CODE = (
     "# Title\n\n- item\n  - nested\n\n1. one\n2. two\n\n| a | b |\n|---|---|\n",
     "$\\frac{a}{b} \\leq \\sum_{i=0}^{n} x_i^2$",
     "\\n \\t \\x00 \\u0000 \\\\",
-    "#!/bin/sh\nset -eu\nfor f in *.txt; do echo \"$f\"; done\n",
+    '#!/bin/sh\nset -eu\nfor f in *.txt; do echo "$f"; done\n',
     "0000000: 7f45 4c46 0201 0100  .ELF....",
-    "fn main() { println!(\"{:?}\", vec![1u8; 3]); }",
+    'fn main() { println!("{:?}", vec![1u8; 3]); }',
     "MIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8AMIIBCgKCAQEA",
     "                                deep indent\n                                again\n",
 )

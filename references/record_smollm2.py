@@ -215,7 +215,7 @@ def record_chat(checkpoint: Checkpoint, tokenizer: Any) -> None:
             )
     about = checkpoint.about(
         "Conversations rendered by the checkpoint's own template (apply_chat_template), and the "
-        "ids of the rendering with control tokens parsed, also where a message's content spells one."
+        "ids of the rendering with control tokens parsed, also where a message spells one."
     )
     write("smollm2_chat.json", about, cases)
 
