@@ -1,0 +1,1 @@
+"""Graphs: the typed list of primitive equations that a model is traced into."""
