@@ -27,6 +27,7 @@ from poot_executor.kernel.buffers import BufferRef, SharedRef, word_dtype
 from poot_executor.kernel.fold import Number
 from poot_executor.kernel.handle import Handle
 from poot_executor.kernel.ir import Access, Block, Kernel, KType, Op, Param, SharedArray, Val
+from poot_executor.kernel.located import at
 from poot_executor.kernel.operations import Operations, Value
 from poot_executor.kernel.rewrite import substitute
 from poot_executor.kernel.signatures import WORD_DTYPES, result_types
@@ -62,6 +63,16 @@ class Var:
             raise KernelError(f"{self.name or 'a variable'} is {self.value.type} and is set to {handle.type}: cast it")
         self.builder.close_if()
         self.value = handle
+
+    def clear(self) -> None:
+        """Leave it unset from here on."""
+        self._check()
+        self.builder.close_if()
+        self.value = None
+
+    def drop(self) -> None:
+        """End it before its scope does: loops and branches to come need not consider it."""
+        self.builder.end_var(self)
 
     def _check(self) -> None:
         if not self.alive:
@@ -126,6 +137,10 @@ class KernelBuilder(Operations):
         self._shared.append(SharedArray(name, dtype, count))
         return SharedRef(self, len(self._shared) - 1, name, dtype, count)
 
+    def next_shared(self, dtype: DType, count: int) -> SharedRef:
+        """A shared array that is named by its place."""
+        return self.shared(f"shared{len(self._shared)}", dtype, count)
+
     # Operations
 
     def emit(self, kind: str, *operands: Handle, dtype: DType | None = None, **attrs: Any) -> Handle:
@@ -140,7 +155,7 @@ class KernelBuilder(Operations):
         try:
             types = result_types(kind, [h.type for h in operands], attrs, declared, self._params, self._shared)
         except KernelError as error:
-            raise KernelError(f"kernel {self.name}, {self._line()}: {error}") from None
+            raise at(self._line(), f"kernel {self.name}: {error}") from None
         vals = tuple(self._use(handle) for handle in operands)
         results = tuple(Val(type) for type in types)
         self._append(Op(kind, vals, results, attrs, (), self._line()))
@@ -186,6 +201,11 @@ class KernelBuilder(Operations):
         variable = Var(self, name, value)
         self._vars.append(variable)
         return variable
+
+    def end_var(self, variable: Var) -> None:
+        """End a variable before its scope does."""
+        variable.alive = False
+        self._vars.remove(variable)
 
     @contextmanager
     def range(
