@@ -1,6 +1,7 @@
-"""Shape and dtype rules of the op table. A rule takes operand types and checked params and gives the result's type.
+"""Shape and dtype rules of the op table: operand types and checked params give the result's type.
 
-Rules raise `Mismatch` with a reason; the table turns it into a GraphError that names the operation and its types.
+Rules raise `Mismatch` with a reason; the table turns it into a GraphError that names the operation
+and its types.
 """
 
 from __future__ import annotations
@@ -196,9 +197,9 @@ def pad(types: Types, params: Params) -> TensorType:
     return TensorType(shape, x.dtype)
 
 
-def check_literal(value: float | int | bool, dtype: DType) -> None:
-    """Raise Mismatch where a Python number is not a value of `dtype`: a bool for bool, an int in range for
-    integers, any number for floats."""
+def check_literal(value: float | bool, dtype: DType) -> None:
+    """Raise Mismatch where a Python number is not a value of `dtype`: a bool for bool, an int in
+    range for integers, any number for floats."""
     if dtype is BOOL:
         need(isinstance(value, bool), f"{value!r} is not a bool")
     elif dtype.is_int:

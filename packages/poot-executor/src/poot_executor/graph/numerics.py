@@ -1,4 +1,4 @@
-"""How the numpy rules compute: in which precision, in which order, and how a result is rounded to its dtype."""
+"""How the numpy rules compute: precision, order, and the rounding of a result to its dtype."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ Array = NDArray[Any]
 class Arithmetic:
     """The arithmetic of float rules.
 
-    `precision` is that of transcendentals, sums and contractions: "f64" rounds once to f32 at the end of the
-    operation, "f32" rounds at every step, as a device does. Operations that IEEE 754 rounds correctly (add, mul,
-    div, sqrt ...) give the same value either way. `order` is that of sums and contractions: "ascending" adds terms
-    one by one, so that a result depends neither on shape nor on merging; "blas" is the fast order of numpy.
+    `precision` is that of transcendentals, sums and contractions: "f64" rounds once to f32 at the
+    end of the operation, "f32" rounds at every step, as a device does. Operations that IEEE 754
+    rounds correctly (add, mul, div, sqrt ...) give the same value either way. `order` is that of
+    sums and contractions: "ascending" adds terms one by one, so that a result depends neither on
+    shape nor on merging; "blas" is the fast order of numpy.
     """
 
     precision: Literal["f64", "f32"] = "f64"
@@ -28,6 +29,7 @@ class Arithmetic:
 
     @property
     def numpy(self) -> np.dtype:
+        """The numpy dtype of that precision."""
         return np.dtype(np.float64 if self.precision == "f64" else np.float32)
 
 
@@ -36,8 +38,8 @@ ORACLE = Arithmetic()
 
 
 def to_dtype(x: Array, dtype: DType) -> Array:
-    """Float values rounded to a float dtype: to f32 first and then to a narrower one, as a device does; every NaN is
-    the canonical quiet one. Integers and bools are held as they are."""
+    """Float values rounded to a float dtype: to f32 first and then to a narrower one, as a device
+    does; every NaN is the canonical quiet one. Integers and bools are held as they are."""
     if not dtype.is_float:
         return np.asarray(x, dtype.numpy)
     single = np.asarray(x, np.float32)
@@ -48,7 +50,7 @@ def to_dtype(x: Array, dtype: DType) -> Array:
 
 
 def narrow(single: NDArray[np.float32], dtype: DType) -> Array:
-    """float32 values rounded to f32, f16 or bf16, to nearest, ties to even. The bits of an f32 NaN are kept."""
+    """float32 values to f32, f16 or bf16, ties to even; an f32 NaN keeps its bits."""
     if dtype is DType.BF16:
         return round_bf16(single).reshape(single.shape)
     return np.asarray(single, dtype.numpy)

@@ -1,4 +1,4 @@
-"""What a row of the op table holds, and the two things asked of it: a result's type and a result."""
+"""A row of the op table, and the two things asked of it: a result's type and a result."""
 
 from __future__ import annotations
 
@@ -54,8 +54,9 @@ class ParamKind(Enum):
 class OpRow:
     """A row: `signature` in shape letters, `dtypes` the dtype rule in words, `doc` one sentence.
 
-    `arity` is the number of operands, None for one or more. `inference` and `rule` are the bare rules; call `infer` and
-    `evaluate`. `commutative` says that swapping two operands keeps every bit of the result.
+    `arity` is the number of operands, None for one or more. `inference` and `rule` are the bare
+    rules; call `infer` and `evaluate`. `commutative` says that swapping two operands keeps every
+    bit of the result.
     """
 
     name: str
@@ -70,7 +71,7 @@ class OpRow:
     commutative: bool = False
 
     def infer(self, types: Sequence[TensorType], params: Mapping[str, Any]) -> TensorType:
-        """The result's type. Raises GraphError that names the operation, its operand types and the reason."""
+        """The result's type. Raises GraphError that names the operation, types and reason."""
         try:
             self._check(types, params)
             return self.inference(types, params)
@@ -99,6 +100,9 @@ class OpRow:
         out: TensorType,
         arithmetic: Arithmetic = ORACLE,
     ) -> Array:
-        """The result as numpy holds it; it may be a view of an operand. Raises GraphError for what is a fault on a device."""
+        """The result as numpy holds it, maybe a view of an operand.
+
+        Raises GraphError for what is a fault on a device.
+        """
         with np.errstate(all="ignore"):
             return self.rule(arrays, params, out, arithmetic)

@@ -1,9 +1,10 @@
 """The op table: every primitive of a graph, one row each.
 
-Signatures are in shape letters; `...` stands for any leading dimensions. Dtype rules: float is f32, f16 or bf16;
-int is i32 or u32; number is float or int; any includes i8, u8 and bool, which are for storage: they are moved, selected and
-cast, and nothing is computed in them (bool apart, with not, and, or, xor). Nothing broadcasts implicitly.
-An operation on f16 or bf16 is the operation in f32, rounded. No dimension is below 1.
+Signatures are in shape letters; `...` stands for any leading dimensions. Dtype rules: float is f32,
+f16 or bf16; int is i32 or u32; number is float or int; any includes i8, u8 and bool, which are for
+storage: they are moved, selected and cast, and nothing is computed in them (bool apart, with not,
+and, or, xor). Nothing broadcasts implicitly. An operation on f16 or bf16 is the operation in f32,
+rounded. No dimension is below 1. Which NaN an arithmetic operation gives is unspecified.
 """
 
 from __future__ import annotations
@@ -100,8 +101,8 @@ _INT, _INTS, _NUMBER, _DTYPE, _NAME = ParamKind
 
 _ROWS: tuple[OpRow, ...] = (
     # Elementwise, one operand
-    _unary("neg", "-x; on a float the sign bit alone, on u32 modulo 2^32", rules.sign_bit(np.negative, np.negative), NUMBERS),
-    _unary("abs", "|x|; on a float the sign bit alone", rules.sign_bit(np.abs, np.abs), NUMBERS),
+    _unary("neg", "-x; of a float the sign bit alone; integers wrap", rules.negate, NUMBERS),
+    _unary("abs", "|x|; of a float the sign bit alone; integers wrap", rules.absolute, NUMBERS),
     _unary("exp", "e to the x", transcendental(np.exp)),
     _unary("log", "the natural logarithm", transcendental(np.log)),
     _unary("sqrt", "the square root", exact(np.sqrt)),
@@ -117,16 +118,16 @@ _ROWS: tuple[OpRow, ...] = (
     _binary("add", "a + b; integers wrap", exact(np.add), commutative=True),
     _binary("sub", "a - b; integers wrap", exact(np.subtract)),
     _binary("mul", "a * b; integers wrap", exact(np.multiply), commutative=True),
-    _binary("div", "a / b; integers truncate towards zero, and a divisor of 0 is undefined", exact(rules.divide)),
-    _binary("max", "the greater; which zero wins is unspecified, and on a device what NaN gives", exact(rules.maximum)),
-    _binary("min", "the smaller; which zero wins is unspecified, and on a device what NaN gives", exact(rules.minimum)),
-    _binary("pow", "a to the b for a >= 0; a negative a is unspecified", transcendental(np.power), FLOATS),
-    _binary("rem", "the remainder of truncated division, with the dividend's sign; by 0 undefined", exact(rules.remainder), INTS),
+    _binary("div", "a / b; integers truncate towards zero, by 0 undefined", exact(rules.divide)),
+    _binary("max", "the greater; of two zeros or with NaN, either", exact(rules.maximum)),
+    _binary("min", "the smaller; of two zeros or with NaN, either", exact(rules.minimum)),
+    _binary("pow", "a to the b, for a >= 0", transcendental(np.power), FLOATS),
+    _binary("rem", "of truncated division, the dividend's sign; by 0 undefined", exact(rules.remainder), INTS),
     _binary("and", "bitwise, logical on bool", exact(np.bitwise_and), BITS, commutative=True),
     _binary("or", "bitwise, logical on bool", exact(np.bitwise_or), BITS, commutative=True),
     _binary("xor", "bitwise, logical on bool", exact(np.bitwise_xor), BITS, commutative=True),
     _binary("shl", "a shifted left by the low 5 bits of b", exact(rules.shift_left), INTS),
-    _binary("shr", "a shifted right by the low 5 bits of b, arithmetic on i32, logical on u32", exact(rules.shift_right), INTS),
+    _binary("shr", "a shifted right by the low 5 bits of b; i32 keeps its sign", exact(rules.shift_right), INTS),
     _comparison("eq", "a = b; false where one is NaN", compare(np.equal), commutative=True),
     _comparison("ne", "a != b; true where one is NaN", compare(np.not_equal), commutative=True),
     _comparison("lt", "a < b; false where one is NaN", compare(np.less)),
@@ -135,21 +136,24 @@ _ROWS: tuple[OpRow, ...] = (
     _comparison("ge", "a >= b; false where one is NaN", compare(np.greater_equal)),
     # Elementwise, others
     _row("select", _E, 3, "[...], [...], [...] -> [...]", "bool, any, same -> same",
-         "a where the condition holds, else b: the bits of one, so that NaN in the other does not show",
+         "a where the condition holds, else b: bits of one, so NaN in the other does not show",
          infer.select, rules.select),
     _row("cast", _E, 1, "[...] -> [...]", "any -> dtype",
-         "number conversion: to a float to nearest even through f32; float to integer towards zero (out of range or NaN "
-         "unspecified; the oracle saturates, NaN is 0); integers wrap; to bool x != 0; a bool is 0 or 1",
+         "number conversion: to a float to nearest even through f32; float to integer towards zero "
+         "(out of range or NaN unspecified; the oracle saturates and NaN is 0); integers wrap; to "
+         "bool x != 0; a bool is 0 or 1",
          infer.cast, rules.cast, dtype=_DTYPE),
     _row("bitcast", _E, 1, "[...] -> [...]", "any but bool -> dtype of that size",
          "the same bits read as another dtype", infer.bitcast, rules.bitcast, dtype=_DTYPE),
     # Reductions over one axis, which goes away
     _row("sum", _R, 1, "[..., n, ...] -> [..., ...]", "number -> same",
-         "the sum over an axis, accumulated in f32; integers wrap", infer.reduction(NUMBERS), rules.sum_, axis=_INT),
+         "the sum over an axis, accumulated in f32; integers wrap",
+         infer.reduction(NUMBERS), rules.sum_, axis=_INT),
     _row("reduce_max", _R, 1, "[..., n, ...] -> [..., ...]", "number -> same",
-         "the greatest over an axis; NaN counts as -inf", infer.reduction(NUMBERS), rules.reduce_max, axis=_INT),
+         "the greatest over an axis; NaN counts as -inf",
+         infer.reduction(NUMBERS), rules.reduce_max, axis=_INT),
     _row("argmax", _R, 1, "[..., n, ...] -> [..., ...]", "number -> i32",
-         "the lowest index of the greatest over an axis; NaN counts as -inf (a row of nothing else gives 0)",
+         "the lowest index of the greatest over an axis; NaN counts as -inf",
          infer.reduction(NUMBERS, I32), rules.argmax, axis=_INT),
     # Contractions
     _row("matmul", _C, 2, "[..., m, k], [..., k, n] -> [..., m, n]", "float, float -> f32",
@@ -161,13 +165,17 @@ _ROWS: tuple[OpRow, ...] = (
     # Movement
     _row("reshape", _M, 1, "[...] -> shape", "any -> same", "the same elements in row-major order",
          infer.reshape, rules.reshape, shape=_INTS),
-    _row("transpose", _M, 1, "[...] -> [...]", "any -> same", "axis i of the result is axis permutation[i] of x",
+    _row("transpose", _M, 1, "[...] -> [...]", "any -> same",
+         "axis i of the result is axis permutation[i] of x",
          infer.transpose, rules.transpose, permutation=_INTS),
-    _row("broadcast", _M, 1, "[..., 1, ...] -> shape", "any -> same", "dimensions of 1 repeated; the rank stays",
+    _row("broadcast", _M, 1, "[..., 1, ...] -> shape", "any -> same",
+         "dimensions of 1 repeated; the rank stays",
          infer.broadcast, rules.broadcast, shape=_INTS),
-    _row("slice", _M, 1, "[...] -> [...]", "any -> same", "start, stop and a step of 1 or more for every axis",
+    _row("slice", _M, 1, "[...] -> [...]", "any -> same",
+         "start, stop and a step of 1 or more for every axis",
          infer.slice_, rules.slice_, start=_INTS, stop=_INTS, step=_INTS),
-    _row("concat", _M, None, "[..., n, ...], [..., m, ...] ... -> [..., n + m ..., ...]", "any, same ... -> same",
+    _row("concat", _M, None, "[..., n, ...], [..., m, ...] ... -> [..., n + m ..., ...]",
+         "any, same ... -> same",
          "operands one after another along an axis", infer.concat, rules.concat, axis=_INT),
     _row("pad", _M, 1, "[n, ...] -> [low + n + high, ...]", "any -> same",
          "low and high elements of a constant value around every axis",
@@ -176,26 +184,32 @@ _ROWS: tuple[OpRow, ...] = (
     _row("iota", OpKind.SOURCE, 0, "-> shape", "-> i32, u32 or f32", "0, 1, 2 ... along an axis",
          infer.iota, rules.iota, shape=_INTS, axis=_INT, dtype=_DTYPE),
     _row("gather", _I, 2, "[n, ...], [i...] -> [i..., ...]", "any, i32 -> same",
-         "rows of the data by index; one outside [0, n) is a fault, never clamped silently", infer.gather, rules.gather),
+         "rows of the data by index; one outside [0, n) is a fault, never clamped silently",
+         infer.gather, rules.gather),
     _row("scatter_update", _I, 3, "[n, ...], [m], [m, ...] -> [n, ...]", "any, i32, same -> same",
-         "the data with rows replaced; a negative index drops its row, one of n or more is a fault, the others are unique",
+         "the data with rows replaced; a negative index drops its row, one of n or more is a fault, "
+         "the others are unique",
          infer.scatter_update, rules.scatter_update),
-    _row("dynamic_update_slice", _I, 3, "[..., n, ...], [..., m, ...], [] -> [..., n, ...]", "any, same, i32 -> same",
-         "the data with a block replaced from a start along one axis, from 0 along the others; out of range is a fault",
+    _row("dynamic_update_slice", _I, 3, "[..., n, ...], [..., m, ...], [] -> [..., n, ...]",
+         "any, same, i32 -> same",
+         "the data with a block replaced, from a start along one axis and from 0 along the others; "
+         "out of range is a fault",
          infer.dynamic_update_slice, rules.dynamic_update_slice, axis=_INT),
     _row("arg_top_k", _R, 1, "[..., n] -> [..., k]", "number -> i32",
          "indices of the k greatest, descending, ties to the lowest index; NaN counts as -inf",
          infer.arg_top_k, rules.arg_top_k, k=_INT),
     _row("packed_dequant", _I, 1, "[..., bytes] -> [..., columns]", "u8 -> f32",
-         "stored blocks of a weight format to numbers", infer.packed_dequant, _packed_dequant, format=_NAME),
+         "stored blocks of a weight format to numbers",
+         infer.packed_dequant, _packed_dequant, format=_NAME),
     # Random bits and sampling
     _row("random_bits", OpKind.SAMPLING, 2, "[rows, 2], [rows] -> [rows, count]", "u32, i32 -> u32",
-         "word 0 of Threefry-2x32 with key = seed row and counter = (position, column): never by row",
+         "word 0 of Threefry-2x32: the key is the seed row, the counter (position, column)",
          infer.random_bits, _random_bits, count=_INT),
-    _row("sample_token", OpKind.SAMPLING, 5, "[rows, v], [rows, 2], [rows], [rows, 4], [rows] -> [rows]",
+    _row("sample_token", OpKind.SAMPLING, 5,
+         "[rows, v], [rows, 2], [rows], [rows, 4], [rows] -> [rows]",
          "f32, u32, i32, f32, i32 -> i32",
-         "the token each row draws from logits by seed, position, (1/T, min-p, top-p, noise scale) and top-k; "
-         "`graph.sampling` states the steps", infer.sample_token, _sample, rule=_NAME),
+         "the token each row draws from logits by seed, position, (1/T, min-p, top-p, noise scale) "
+         "and top-k; `graph.sampling` states the steps", infer.sample_token, _sample, rule=_NAME),
 )  # fmt: skip
 
 OPS: Mapping[str, OpRow] = MappingProxyType({row.name: row for row in _ROWS})

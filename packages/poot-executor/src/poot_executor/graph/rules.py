@@ -1,7 +1,7 @@
 """The numpy rules of elementwise operations, reductions, contractions and movement.
 
-A rule takes arrays as numpy holds values (see `poot_executor.dtype`), params, the result's type and the arithmetic.
-Rules neither warn nor change their operands; the result may be a view of one.
+A rule takes arrays as numpy holds values (see `poot_executor.dtype`), params, the result's type and
+the arithmetic. Rules do not change their operands; the result may be a view of one.
 """
 
 from __future__ import annotations
@@ -52,13 +52,14 @@ def transcendental(function: Callable[..., Array]) -> Rule:
     return rule
 
 
-def sign_bit(float_rule: Callable[[Array], Array], int_rule: Callable[[Array], Array]) -> Rule:
-    """neg and abs: they change the sign bit of a float and nothing else, NaN included."""
+def negate(arrays: Arrays, params: Params, out: TensorType, how: Arithmetic) -> Array:
+    """-x. Of a float it changes the sign bit and nothing else, NaN included."""
+    return np.negative(arrays[0])
 
-    def rule(arrays: Arrays, params: Params, out: TensorType, how: Arithmetic) -> Array:
-        return np.asarray((float_rule if out.dtype.is_float else int_rule)(arrays[0]))
 
-    return rule
+def absolute(arrays: Arrays, params: Params, out: TensorType, how: Arithmetic) -> Array:
+    """|x|. Of a float it clears the sign bit, NaN included."""
+    return np.abs(arrays[0])
 
 
 def compare(function: Callable[[Array, Array], Array]) -> Rule:
@@ -75,7 +76,7 @@ def _nan(x: Array) -> Array:
 
 
 def maximum(a: Array, b: Array) -> Array:
-    """The number where one is NaN; b where both are equal (so the sign of a zero follows the order)."""
+    """The number where one is NaN; b where both are equal, so a zero's sign follows the order."""
     return np.where((a > b) | _nan(b), a, b)
 
 
@@ -126,8 +127,8 @@ def select(arrays: Arrays, params: Params, out: TensorType, how: Arithmetic) -> 
 
 
 def cast(arrays: Arrays, params: Params, out: TensorType, how: Arithmetic) -> Array:
-    """To a float: rounded to nearest even through f32. Float to integer: towards zero, saturating, NaN is 0.
-    Integer to integer: the low bits. To bool: x != 0; a bool is 0 or 1."""
+    """To a float: rounded to nearest even through f32. Float to integer: towards zero, saturating,
+    NaN is 0. Integer to integer: the low bits. To bool: x != 0; a bool is 0 or 1."""
     x, target = arrays[0], out.dtype
     if target is BOOL:
         return np.asarray(x != 0)
@@ -197,7 +198,7 @@ def indexed_matmul(arrays: Arrays, params: Params, out: TensorType, how: Arithme
 
 
 def check_index(name: str, index: Array, limit: int, low: int = 0) -> None:
-    """Raise GraphError for the first index outside [low, limit): a fault, which is never clamped silently."""
+    """Raise GraphError for the first index outside [low, limit): a fault, never clamped."""
     wrong = np.argwhere((index < low) | (index >= limit))
     if len(wrong):
         place = tuple(int(i) for i in wrong[0])
@@ -244,7 +245,7 @@ def pad(arrays: Arrays, params: Params, out: TensorType, how: Arithmetic) -> Arr
     return result
 
 
-def literal(value: float | int | bool, dtype: DType, shape: tuple[int, ...] = ()) -> Array:
+def literal(value: float | bool, dtype: DType, shape: tuple[int, ...] = ()) -> Array:
     """A fresh array that holds one Python number, rounded to a float dtype."""
     if dtype is BF16:
         return np.full(shape, round_bf16(np.full((1,), value, np.float32))[0])

@@ -1,6 +1,7 @@
 """Threefry-2x32 with 20 rounds, a counter-based random generator.
 
-Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011, section 3.2 and table 2.
+Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011,
+section 3.2 and table 2.
 """
 
 from __future__ import annotations
@@ -8,18 +9,20 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-_ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
-_PARITY = np.uint32(0x1BD11BDA)
+ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
+PARITY = np.uint32(0x1BD11BDA)
 
 Words = NDArray[np.uint32]
 
 
 def threefry2x32(key: tuple[Words, Words], counter: tuple[Words, Words]) -> tuple[Words, Words]:
-    """Two words for a key of two words and a counter of two words; arrays broadcast against one another."""
-    schedule = (*key, key[0] ^ key[1] ^ _PARITY)
+    """Two words for a key of two words and a counter of two words; arrays broadcast against one
+    another.
+    """
+    schedule = (*key, key[0] ^ key[1] ^ PARITY)
     x, y = np.broadcast_arrays(counter[0] + schedule[0], counter[1] + schedule[1])
     for i in range(20):
-        rotation = np.uint32(_ROTATIONS[i % 8])
+        rotation = np.uint32(ROTATIONS[i % 8])
         x = x + y
         y = ((y << rotation) | (y >> (np.uint32(32) - rotation))) ^ x
         if i % 4 == 3:
@@ -30,7 +33,9 @@ def threefry2x32(key: tuple[Words, Words], counter: tuple[Words, Words]) -> tupl
 
 
 def random_words(seed: Words, position: NDArray[np.int32], count: int) -> Words:
-    """u32[rows, count]: word 0 for key = `seed` (u32[rows, 2]) and counter = (`position` (i32[rows]), 0 ... count - 1)."""
+    """u32[rows, count]: word 0 for key = `seed` (u32[rows, 2]) and counter = (`position`
+    (i32[rows]), 0 ... count - 1).
+    """
     key = (seed[:, :1], seed[:, 1:])
     place = position.astype(np.uint32)[:, None]
     return threefry2x32(key, (place, np.arange(count, dtype=np.uint32)[None, :]))[0]
