@@ -97,6 +97,10 @@ class NeedsReset(DeviceError):
     """A step after one that failed once it had replayed: call `reset_state` first."""
 
 
+class CallOrder(PootError):
+    """A call out of order: a step collected before an older one, a third one submitted, an engine that is closed."""
+
+
 class DeviceNotFound(PootError):
     """A device that was asked for by name and is not there, with what is."""
 

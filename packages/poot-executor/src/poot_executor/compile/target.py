@@ -48,7 +48,7 @@ class Caps:
     traps: bool = False
     contracts: bool = False
     flushes_denormals: bool = False
-    errors: Mapping[str, float] = field(default=EXACT_ERRORS, hash=False)
+    errors: Mapping[str, float] = field(default_factory=lambda: EXACT_ERRORS, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,228 @@
+"""Finding devices and commands that other distributions provide, through entry points.
+
+Only the entry point that is needed is loaded. A distribution that is broken is reported with the
+error that its import raised, and never hides the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+
+from poot_executor.device import Device, Driver, Found, Missing
+from poot_executor.errors import DeviceNotFound, DuplicateDevice
+from poot_executor.settings import DeviceSettings
+
+DEVICES = "poot.devices"
+COMMANDS = "poot.commands"
+PREFERRED = ("ptx", "rocm", "vulkan", "wgpu")
+"""The order in which real GPUs are tried; GPUs of other distributions follow by name."""
+NPUS = ("xdna", "vpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What one installed entry point has to offer.
+
+    `entries` is what its driver's probe said; `error` is why it could not say anything. `refused`
+    maps selectors that were tried to why they did not open, `opened` lists those that did; both are
+    empty where nothing was tried. `automatic` drivers may be chosen by "auto".
+    """
+
+    name: str
+    distribution: str
+    version: str
+    entries: tuple[Found | Missing, ...]
+    error: str | None
+    automatic: bool
+    opened: tuple[str, ...]
+    refused: Mapping[str, str]
+
+    @property
+    def found(self) -> tuple[Found, ...]:
+        """The devices that it found."""
+        return tuple(entry for entry in self.entries if isinstance(entry, Found))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The device that was opened, and what "auto" passed over on the way, each with its reason."""
+
+    name: str
+    selector: str
+    description: str
+    skipped: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        device = f"{self.name}:{self.selector}" if self.selector else self.name
+        line = f"device {device} ({self.description})" if self.description else f"device {device}"
+        if self.skipped:
+            line += "; skipped " + "; ".join(f"{name} ({reason})" for name, reason in self.skipped)
+        return _one_line(line)
+
+
+def installed(points: Iterable[EntryPoint] | None = None) -> dict[str, EntryPoint]:
+    """Every device entry point by name, sorted. Nothing is imported.
+
+    `points` replaces what is installed. Raises DuplicateDevice naming both distributions.
+    """
+    return _by_name(entry_points(group=DEVICES) if points is None else points)
+
+
+def commands(points: Iterable[EntryPoint] | None = None) -> dict[str, EntryPoint]:
+    """Every subcommand of `poot` that a distribution adds, by name. As `installed`."""
+    return _by_name(entry_points(group=COMMANDS) if points is None else points)
+
+
+def survey(
+    settings: DeviceSettings,
+    points: Iterable[EntryPoint] | None = None,
+    *,
+    try_open: bool = False,
+) -> list[Status]:
+    """What every installed device finds, by name. `try_open` opens and closes each one found."""
+    return [_status(point, settings, try_open) for point in installed(points).values()]
+
+
+def open_device(
+    request: str, settings: DeviceSettings, points: Iterable[EntryPoint] | None = None
+) -> tuple[Device, Choice]:
+    """Open "auto", or exactly "NAME" or "NAME:SELECTOR".
+
+    "auto" prefers real GPUs (ptx, rocm, vulkan, wgpu, then others by name), then NPUs, then
+    `vpu:cpu`, then software Vulkan and wgpu; a driver with `automatic = False` is never chosen by
+    it. Raises DeviceNotFound, listing what there is, where nothing opens; a device that was asked
+    for by name is never replaced by another.
+    """
+    known = installed(points)
+    name, _, selector = request.partition(":")
+    if request == "auto":
+        return _open_automatic(known, settings)
+    if name not in known:
+        there = ", ".join(known) or "none"
+        raise DeviceNotFound(
+            f"there is no device {request!r}: installed are {there}. "
+            'A device is NAME or NAME:SELECTOR, or "auto"; one more is a distribution away, '
+            'such as pip install "poot-llm[vulkan]"'
+        )
+    try:
+        device = _driver(known[name]).open(selector, settings)
+    except Exception as error:
+        raise DeviceNotFound(
+            f"device {request!r} did not open: {_reason(error)}. {_listing(known, settings)}"
+        ) from error
+    return device, Choice(name, selector, _description(known[name], selector), ())
+
+
+def _open_automatic(
+    known: Mapping[str, EntryPoint], settings: DeviceSettings
+) -> tuple[Device, Choice]:
+    skipped: list[tuple[str, str]] = []
+    candidates: list[tuple[str, Found]] = []
+    for status in (_status(point, settings, try_open=False) for point in known.values()):
+        if status.error is not None:
+            skipped.append((status.name, status.error))
+        elif not status.automatic:
+            skipped.append((status.name, "only by name"))
+        else:
+            reasons = [e.reason for e in status.entries if isinstance(e, Missing)]
+            if not status.found:
+                skipped.append((status.name, ", ".join(reasons) or "found no device"))
+            candidates += [(status.name, found) for found in status.found]
+    candidates.sort(key=lambda candidate: auto_rank(*candidate))
+    for name, found in candidates:
+        try:
+            device = _driver(known[name]).open(found.selector, settings)
+        except Exception as error:  # noqa: BLE001 - whatever it raises is why it is passed over
+            skipped.append((f"{name}:{found.selector}", _reason(error)))
+        else:
+            return device, Choice(name, found.selector, found.description, tuple(skipped))
+    tried = "; ".join(f"{name}: {reason}" for name, reason in skipped)
+    raise DeviceNotFound(
+        f"no device opened ({_one_line(tried) or 'no device distribution is installed'}). "
+        'Install one, such as pip install "poot-llm[vulkan]", or name one with --device'
+    )
+
+
+def auto_rank(name: str, found: Found) -> tuple[int, int, str]:
+    """Where a device stands in the order of "auto"; smaller is tried first."""
+    place = PREFERRED.index(name) if name in PREFERRED else len(PREFERRED)
+    if name in NPUS:
+        is_cpu = name == "vpu" and found.selector == "cpu"
+        return (2 if is_cpu else 1, NPUS.index(name), name)
+    return (3 if found.software else 0, place, name)
+
+
+def _status(point: EntryPoint, settings: DeviceSettings, try_open: bool) -> Status:
+    entries: tuple[Found | Missing, ...] = ()
+    error: str | None = None
+    automatic = True
+    opened: list[str] = []
+    refused: dict[str, str] = {}
+    try:
+        driver = _driver(point)
+        automatic = bool(getattr(driver, "automatic", True))
+        entries = tuple(driver.probe())
+    except Exception as raised:  # noqa: BLE001 - a broken distribution is reported, not raised
+        error = _reason(raised)
+    for found in (e for e in entries if isinstance(e, Found) and try_open):
+        try:
+            driver.open(found.selector, settings).close()
+            opened.append(found.selector)
+        except Exception as raised:  # noqa: BLE001 - likewise
+            refused[found.selector] = _reason(raised)
+    distribution, version = _distribution(point)
+    return Status(
+        point.name, distribution, version, entries, error, automatic, tuple(opened), refused
+    )
+
+
+def _driver(point: EntryPoint) -> Driver:
+    """What an entry point names: a driver, or a class of one without arguments."""
+    loaded = point.load()
+    driver = loaded() if isinstance(loaded, type) else loaded
+    lacking = [name for name in ("probe", "open") if not callable(getattr(driver, name, None))]
+    if lacking:
+        raise TypeError(f"{point.value} is no driver: it has no {' and no '.join(lacking)}")
+    return driver
+
+
+def _by_name(points: Iterable[EntryPoint]) -> dict[str, EntryPoint]:
+    known: dict[str, EntryPoint] = {}
+    for point in points:
+        other = known.setdefault(point.name, point)
+        if other is not point:
+            raise DuplicateDevice(point.name, _distribution(other)[0], _distribution(point)[0])
+    return dict(sorted(known.items()))
+
+
+def _distribution(point: EntryPoint) -> tuple[str, str]:
+    if point.dist is None:
+        return "an unknown distribution", "unknown"
+    return point.dist.name, point.dist.version
+
+
+def _description(point: EntryPoint, selector: str) -> str:
+    """What the probe calls the device that was opened; "" where it does not list it."""
+    try:
+        found = [entry for entry in _driver(point).probe() if isinstance(entry, Found)]
+    except Exception:  # noqa: BLE001 - the device is open: a probe that fails now only costs its name
+        return ""
+    named = [entry for entry in found if entry.selector == selector] or found[:1]
+    return named[0].description if named and (not selector or named[0].selector == selector) else ""
+
+
+def _listing(known: Mapping[str, EntryPoint], settings: DeviceSettings) -> str:
+    """What could be opened instead, in a sentence."""
+    statuses = [_status(point, settings, try_open=False) for point in known.values()]
+    there = [f"{s.name}:{f.selector} ({f.description})" for s in statuses for f in s.found]
+    return f"There is {_one_line(', '.join(there))}" if there else "There is no other device"
+
+
+def _reason(error: BaseException) -> str:
+    return _one_line(f"{type(error).__name__}: {error}")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
