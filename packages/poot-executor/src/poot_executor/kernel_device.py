@@ -10,7 +10,7 @@ from typing import Any
 
 from poot_executor.cache import CompileCache
 from poot_executor.compile.program import Arg, CopyCommand, Place, Program, Space, WeightUse
-from poot_executor.compile.reorder import reorder_commands
+from poot_executor.compile.reorder import reorder_steps
 from poot_executor.device import (
     Bindings, BoundArg, Buffer, BufferKind, BufferSlice, Commands, Compiled, Copy, Device, Dispatch, Recording,
 )  # fmt: skip
@@ -64,7 +64,7 @@ class KernelDevice(Device):
         target = self.allocate(BufferKind.WEIGHT, use.layout.nbytes)
         staging = self.allocate(BufferKind.STAGING, min(STAGING_BYTES, -(-stored.data.nbytes // 4) * 4))
         try:
-            for step in reorder_commands(use.layout, staging.nbytes, self.target.caps):
+            for step in reorder_steps(use.layout, staging.nbytes, self.target.caps):
                 self.write(staging, stored.data[step.first_byte : step.first_byte + step.nbytes])
                 args = (
                     BoundArg(BufferSlice(staging, 0, step.staged_bytes), step.staged_bytes // 4),

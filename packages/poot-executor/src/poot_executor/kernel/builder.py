@@ -193,6 +193,15 @@ class KernelBuilder(Operations):
             frame = frame.f_back
         return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
+    @property
+    def scope(self) -> object:
+        """The block under construction, as a token for `is_open`."""
+        return self._scopes[-1]
+
+    def is_open(self, scope: object) -> bool:
+        """Whether a block is still under construction, so that its values are visible here."""
+        return any(open_scope is scope for open_scope in self._scopes)
+
     # Variables and control flow
 
     def var(self, initial: Value | None = None, dtype: DType | None = None, name: str = "") -> Var:

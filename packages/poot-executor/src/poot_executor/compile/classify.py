@@ -1,0 +1,67 @@
+"""What region forming asks of an equation: is it elementwise, a movement, an anchor; what does recomputing it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from poot_executor.graph.graph import Equation, Graph, Input, Value
+from poot_executor.graph.keys import Storage
+
+ELEMENTWISE = frozenset(
+    "neg abs exp log sqrt recip tanh erf sin cos floor round not add sub mul div max min pow "
+    "eq ne lt le gt ge and or xor shl shr rem select cast bitcast".split()
+)
+MOVEMENT = frozenset("reshape transpose broadcast slice concat pad iota gather packed_dequant".split())
+REDUCTIONS = frozenset(("sum", "reduce_max"))
+SWEEPS = frozenset("matmul indexed_matmul argmax arg_top_k sample_token".split())
+"""Anchors that read each element of an operand many times, or in several passes."""
+SCATTERS = frozenset(("scatter_update", "dynamic_update_slice"))
+ANCHORS = SWEEPS | SCATTERS | {"random_bits"}
+DEAR = frozenset("exp log sqrt recip tanh erf sin cos div pow".split())
+"""Operations that are not worth computing twice."""
+CHEAP_OPERATIONS = 12
+"""An expression of at most this many operations is recomputed by each of its consumers rather than stored."""
+
+
+def is_inline(equation: Equation) -> bool:
+    """True for what an expression computes at any index, without a kernel of its own."""
+    return equation.op in ELEMENTWISE or equation.op in MOVEMENT
+
+
+def weight_view(graph: Graph, value: Value) -> Value | None:
+    """The CONST that a value shows through decoding, widening and movement alone; None for anything else."""
+    defined = graph.definition(value)
+    if isinstance(defined, Input):
+        return value if defined.storage is Storage.CONST else None
+    if defined.op in ("packed_dequant", "cast", "reshape", "transpose", "broadcast", "slice"):
+        return weight_view(graph, defined.inputs[0])
+    return None
+
+
+def weight_of(graph: Graph, anchor: Equation) -> Value | None:
+    """The weight [n, k] that a matmul [m, k] · [k, n] multiplies by, seen as it is stored; None where it is not so simple."""
+    equation = graph.equation(anchor.inputs[1])
+    if equation is None or equation.op != "transpose" or equation.params["permutation"] != (1, 0):
+        return None
+    value = equation.inputs[0]
+    while (below := graph.equation(value)) is not None and below.op in ("packed_dequant", "cast"):
+        value = below.inputs[0]
+    return value if weight_view(graph, value) is value and len(value.shape) == 2 else None
+
+
+def operations(graph: Graph, value: Value, stored: Set[Value]) -> int | None:
+    """Operations that one element costs when recomputed from stored values; None where that is too dear."""
+    if value in stored:
+        return 1
+    equation = graph.equation(value)
+    if equation is None:
+        return 1
+    if not is_inline(equation) or equation.op in DEAR or equation.op == "packed_dequant":
+        return None
+    total = 1
+    for operand in equation.inputs:
+        cost = operations(graph, operand, stored)
+        if cost is None or total + cost > CHEAP_OPERATIONS:
+            return None
+        total += cost
+    return total

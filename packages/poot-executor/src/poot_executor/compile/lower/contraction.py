@@ -1,0 +1,111 @@
+"""Contractions with weights: y[m, n] = Σₖ x[m, k] · w[n, k], the weight read once, in its stored precision.
+
+A thread takes `rows` weight rows and `tile` activation rows and walks the whole depth, block by block, so that no sum crosses threads and
+the order of a row's sum depends on its depth alone. Neighbouring threads take neighbouring weight rows, which the device layout interleaves.
+"""
+
+from __future__ import annotations
+
+from poot_executor.compile.classify import weight_of
+from poot_executor.compile.expression import Index, Scene, unravel
+from poot_executor.compile.lower.blocks import BlockReader
+from poot_executor.compile.lower.draft import Draft, Frame, grid
+from poot_executor.compile.regions import Region
+from poot_executor.compile.schedule import ContractionSchedule, contraction_schedule
+from poot_executor.compile.target import Caps
+from poot_executor.dtype import DType
+from poot_executor.errors import Unsupported
+from poot_executor.graph.graph import Equation, Value
+from poot_executor.kernel.builder import Var
+from poot_executor.kernel.handle import Handle
+from poot_executor.layout import Part, WeightLayout
+
+
+def lower_contraction(scene: Scene, region: Region, caps: Caps) -> list[Draft]:
+    """One dispatch a part of the weight."""
+    anchor = region.anchor
+    assert anchor is not None
+    weight = weight_of(scene.graph, anchor)
+    assert weight is not None
+    layout = scene.layouts[weight]
+    return [_lower_part(scene, region, anchor, weight, layout, p, caps) for p in range(len(layout.parts))]
+
+
+def _lower_part(
+    scene: Scene, region: Region, anchor: Equation, weight: Value, layout: WeightLayout, which: int, caps: Caps
+) -> Draft:  # fmt: skip
+    root, left = region.root, anchor.inputs[0]
+    part = layout.parts[which]
+    count, depth = left.shape
+    schedule = contraction_schedule(layout, count, caps)
+    inner = Scene(scene.graph, scene.stored - {root, anchor.output}, scene.layouts)
+    frame = Frame(inner, caps, region.kind, schedule.threads)
+    b = frame.b
+    reader = BlockReader(b, frame.weight_part(weight, which), layout, part)
+    if depth % reader.columns:
+        raise Unsupported(f"contraction with {layout.format.name}{list(weight.shape)}", f"its depth is not whole blocks of {reader.columns}")
+    frame.read(left)
+    if root is not anchor.output:
+        frame.read(root, supplied=[anchor.output])
+    out = frame.write(root)
+    across = -(-part.rows // (schedule.threads * schedule.rows))
+    groups = (across, -(-count // schedule.tile), 1)
+    if across > caps.max_groups[0] or groups[1] > caps.max_groups[1]:
+        raise Unsupported(f"contraction of {count} by {part.rows} rows", f"a grid of {groups} is over the target's {caps.max_groups}")
+    rows = [_row(frame, schedule, layout, j) for j in range(schedule.rows)]
+    tokens = [b.group_id(1) * schedule.tile + m for m in range(schedule.tile)]
+    if count % schedule.tile:
+        tokens = [b.min(token, count - 1) for token in tokens]
+    totals = _accumulate(frame, reader, left, tokens, rows, depth)
+    for j, row in enumerate(rows):
+        with b.if_(row < part.rows):
+            for m, token in enumerate(tokens):
+                place = token * layout.rows + (row + part.first)
+                frame.supply(anchor.output, lambda _index, value=totals[m][j]: value.get())
+                index = (token, row + part.first)
+                out[place] = _result(frame, root, anchor.output, index, place)
+    return frame.draft(groups, frame.nbytes(), **schedule.describe(), part=which)
+
+
+def _row(frame: Frame, schedule: ContractionSchedule, layout: WeightLayout, j: int) -> Handle:
+    """Weight row number `j` of this thread. Threads of a group take neighbouring rows."""
+    b = frame.b
+    return b.group_id(0) * (schedule.threads * schedule.rows) + (b.thread_id() + j * schedule.threads)
+
+
+def _accumulate(frame: Frame, reader: BlockReader, left: Value, tokens: list[Handle], rows: list[Handle], depth: int) -> list[list[Var]]:
+    """Σₖ x[token, k] · w[row, k] for each token and row, in ascending blocks."""
+    b = frame.b
+    totals = [[b.var(0.0, DType.F32, name=f"total{m}_{j}") for j in range(len(rows))] for m in range(len(tokens))]
+    # Rows beyond the part lie in its padding to whole tiles, or past it, where robust access reads some word: they are not stored.
+    with b.range(0, depth // reader.columns, name="block") as block:
+        words = [reader.words(row, block) for row in rows]
+        first = block * reader.columns
+        partial: list[list[Handle | None]] = [[None] * len(rows) for _ in tokens]
+        plain: list[Handle | None] = [None] * len(tokens)
+        for column in reader.order():
+            at = [frame.element(left, (token, first + column)) for token in tokens]
+            for j in range(len(rows)):
+                quant = reader.value(words[j], column)
+                for m, x in enumerate(at):
+                    partial[m][j] = x * quant if partial[m][j] is None else b.fma(x, quant, partial[m][j])
+            if reader.has_minimum:
+                plain = [x if p is None else p + x for p, x in zip(plain, at, strict=True)]
+        for j, row in enumerate(rows):
+            scale, minimum = reader.scales(row, block) if reader.scaled else (None, None)
+            for m in range(len(tokens)):
+                total, value = totals[m][j].get(), partial[m][j]
+                assert value is not None
+                total = total + value if scale is None else b.fma(scale, value, total)
+                if minimum is not None:
+                    total = b.fma(minimum, plain[m], total)
+                totals[m][j].set(total)
+    return totals
+
+
+def _result(frame: Frame, root: Value, product: Value, index: Index, place: Handle) -> Handle:
+    if root is product:
+        return frame.element(product, index)
+    if root.shape == product.shape:
+        return frame.element(root, index)
+    return frame.element(root, unravel(frame.b, place, root.shape))

@@ -1,0 +1,110 @@
+"""Row reductions: a group of threads a row, each reduction a sweep over the row, then a sweep that stores.
+
+Norms and softmaxes are such regions: their reductions feed each other and the final expression as one value a row.
+"""
+
+from __future__ import annotations
+
+from poot_executor.compile.elementwise import HELD, narrowed
+from poot_executor.compile.expression import Index, Scene, unravel
+from poot_executor.compile.lower.draft import PER_WORD, Draft, Frame, grid, pack_word
+from poot_executor.compile.regions import Region
+from poot_executor.compile.target import Caps
+from poot_executor.dtype import DType
+from poot_executor.errors import Unsupported
+from poot_executor.graph.graph import Equation, Value
+from poot_executor.kernel.handle import Handle
+
+
+def lower_rows(scene: Scene, region: Region, caps: Caps) -> Draft:
+    """root[r, c] = expression(r, c, reductions of row r); a root that is itself a reduction has one element a row."""
+    root = region.root
+    own = region.anchor
+    columns = own.inputs[0].shape[own.params["axis"]] if own is not None else root.shape[-1]
+    rows = root.type.count if own is not None else root.type.count // columns
+    threads = row_threads(columns, caps)
+    inner = Scene(scene.graph, scene.stored - {root}, scene.layouts)
+    frame = Frame(inner, caps, region.kind, threads)
+    supplied = [e.output for e in region.reductions]
+    for reduction in region.reductions:
+        frame.read(reduction.inputs[0], supplied=supplied)
+    if own is None:
+        frame.read(root, supplied=supplied)
+    out = frame.write(root)
+    per_word = PER_WORD.get(root.dtype, 1)
+    group_rows = per_word if own is not None else 1
+    groups = grid(-(-rows // group_rows), caps)
+    b = frame.b
+    group = frame.flat_group(groups)
+    if groups[1] > 1:
+        group = b.min(group, -(-rows // group_rows) - 1)
+    if own is None:
+        if columns % per_word:
+            raise Unsupported(f"row reduction of {root.type}", "rows of narrow elements must fill whole words")
+        _sweeps(frame, region, group, columns, threads)
+        with b.range(b.thread_id(), columns // per_word, threads) as word:
+            parts = [frame.element(root, _row_index(frame, root, group, word * per_word + i)) for i in range(per_word)]
+            if per_word == 1:
+                out[group * columns + word] = parts[0]
+            else:
+                out.store_word(group * (columns // per_word) + word, pack_word(b, root.dtype, parts))
+    else:
+        results = []
+        for i in range(per_word):
+            row = b.min(group * per_word + i, rows - 1) if per_word > 1 else group
+            results.append(_sweeps(frame, region, row, columns, threads))
+        with b.if_(b.thread_id() == 0):
+            if per_word == 1:
+                out[group] = results[0]
+            else:
+                out.store_word(group, pack_word(b, root.dtype, results))
+    return frame.draft(groups, frame.nbytes(), threads=threads, rows=rows, columns=columns, sweeps=len(region.reductions))
+
+
+def lowest(dtype: DType) -> float | int:
+    """The number that no element of the dtype is below."""
+    if dtype.is_float:
+        return float("-inf")
+    return {DType.I32: -(1 << 31), DType.U32: 0, DType.I8: -128, DType.U8: 0}[dtype]
+
+
+def row_threads(columns: int, caps: Caps) -> int:
+    """Threads a row: the target's usual group, more of them for long rows."""
+    base = caps.group_threads
+    while base * 32 < columns and base * 2 <= caps.max_group_size:
+        base *= 2
+    return base
+
+
+def _sweeps(frame: Frame, region: Region, row: Handle, columns: int, threads: int) -> Handle:
+    """Run the reductions in order; every thread then has each one's value. Gives the last."""
+    b = frame.b
+    total = b.const(0, DType.I32)
+    for reduction in region.reductions:
+        source = reduction.inputs[0]
+        held = HELD[source.dtype]
+        zero = 0.0 if held is DType.F32 else 0
+        partial = b.var(zero if reduction.op == "sum" else lowest(source.dtype), held, name="partial")
+        with b.range(b.thread_id(), columns, threads, name="column") as column:
+            element = frame.element(source, _source_index(frame, region, reduction, row, column))
+            if reduction.op == "sum":
+                partial.set(partial.get() + element)
+            else:  # NaN is not greater than anything, so it counts as the lowest.
+                partial.set(b.select(element > partial.get(), element, partial.get()))
+        total = b.group_sum(partial.get()) if reduction.op == "sum" else b.group_max(partial.get())
+        total = narrowed(b, total, reduction.output.dtype)
+        frame.supply(reduction.output, lambda _index, value=total: value)
+    return total
+
+
+
+
+def _source_index(frame: Frame, region: Region, reduction: Equation, row: Handle, column: Handle) -> Index:
+    axis = reduction.params["axis"]
+    shape = reduction.inputs[0].shape
+    lead = unravel(frame.b, row, shape[:axis] + shape[axis + 1 :])
+    return (*lead[:axis], column, *lead[axis:])
+
+
+def _row_index(frame: Frame, value: Value, row: Handle, column: Handle) -> Index:
+    return (*unravel(frame.b, row, value.shape[:-1]), column)

@@ -1,0 +1,28 @@
+"""The template of each kind of region."""
+
+from __future__ import annotations
+
+from poot_executor.compile.expression import Scene
+from poot_executor.compile.lower.batched import lower_batched
+from poot_executor.compile.lower.contraction import lower_contraction
+from poot_executor.compile.lower.draft import Draft
+from poot_executor.compile.lower.pointwise import lower_pointwise
+from poot_executor.compile.lower.rows import lower_rows
+from poot_executor.compile.lower.sample import lower_random, lower_sample
+from poot_executor.compile.lower.scatter import lower_scatter
+from poot_executor.compile.lower.select import lower_argmax, lower_top_k
+from poot_executor.compile.regions import Region
+from poot_executor.compile.target import Caps
+
+TEMPLATES = {
+    "pointwise": lower_pointwise, "gather": lower_pointwise, "row_reduction": lower_rows, "batched_contraction": lower_batched,
+    "indexed_contraction": lower_batched, "scatter": lower_scatter, "update_slice": lower_scatter, "argmax": lower_argmax,
+    "top_k": lower_top_k, "random_bits": lower_random, "sample": lower_sample,
+}  # fmt: skip
+
+
+def lower_region(scene: Scene, region: Region, caps: Caps) -> list[Draft]:
+    """The dispatches of a region, in order. Raises Unsupported naming what is missing."""
+    if region.kind == "contraction":
+        return lower_contraction(scene, region, caps)
+    return [TEMPLATES[region.kind](scene, region, caps)]

@@ -1,0 +1,31 @@
+"""What a compilation may be told, and the finite limits that it keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class CompileLimits:
+    """Finite bounds of one program; exceeding one is CompileLimit with its name. Bytes where the name says so."""
+
+    equations: int = 200_000
+    dispatches: int = 20_000
+    constant_bytes: int = 256 << 20
+    arena_bytes: int = 16 << 30
+    expression_operations: int = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class CompileOptions:
+    """`verify` checks the graph after every pass and every kernel after every kernel pass. `dump` writes each pass's graph there.
+
+    `deterministic` restricts schedules to batch-invariant ones: the order in which a row is reduced depends neither on the
+    number of rows nor on the neighbours.
+    """
+
+    verify: bool = False
+    deterministic: bool = False
+    dump: Path | None = None
+    limits: CompileLimits = field(default_factory=CompileLimits)

@@ -1,0 +1,122 @@
+"""Compiling a graph for a target: passes, regions, kernels, order, memory. Read `compile` from top to bottom."""
+
+from __future__ import annotations
+
+from poot_executor.compile.classify import weight_view
+from poot_executor.compile.expression import Scene
+from poot_executor.compile.lower import lower_region
+from poot_executor.compile.options import CompileOptions
+from poot_executor.compile.order import make_unit, order_units
+from poot_executor.compile.passes import run_passes
+from poot_executor.compile.plan import Plan, Planner, Schema, make_schema
+from poot_executor.compile.program import Decline, Program, StateUse, WeightUse
+from poot_executor.compile.regions import form_regions
+from poot_executor.compile.target import Caps, Granularity, Target
+from poot_executor.errors import CompileLimit, Unsupported
+from poot_executor.formats import FORMATS, Format
+from poot_executor.graph.graph import Graph, Value
+from poot_executor.graph.keys import StateKey
+from poot_executor.graph.verify import verify
+from poot_executor.kernel.ir import Kernel
+from poot_executor.kernel.passes import optimize
+from poot_executor.layout import WeightLayout, layout_for
+from poot_executor.weights import WeightKey
+
+
+def compile(graph: Graph, target: Target, options: CompileOptions = CompileOptions()) -> Program:  # noqa: A001, B008
+    """The program of a graph on a target. Needs no hardware.
+
+    Raises Unsupported naming the equation and the missing capability, CompileLimit naming the limit, GraphError for an ill-formed graph.
+    """
+    verify(graph)
+    _limit("equations", options.limits.equations, len(graph.equations))
+    graph, passes = run_passes(graph, verify=options.verify, dump=options.dump)
+    layouts = weight_layouts(graph, target.caps)
+    schema = make_schema(graph, target.caps.offset_alignment)
+    if target.caps.granularity is Granularity.GRAPH:
+        return _program(graph, target, schema, _whole_graph(graph, target, layouts), passes, ())
+    regions = form_regions(graph)
+    scene = Scene(graph, regions.stored, layouts)
+    units = [make_unit(graph, r, lower_region(scene, r, target.caps)) for r in regions.regions]
+    ordered = order_units(graph, units)
+    plan = Planner(graph, ordered, layouts, schema, target.caps, _optimizer(target.caps, options)).run()
+    _limit("dispatches", options.limits.dispatches, len(plan.commands))
+    _limit("arena_bytes", options.limits.arena_bytes, plan.arena_bytes)
+    _limit("constant_bytes", options.limits.constant_bytes, len(plan.constants))
+    return _program(graph, target, schema, plan, passes, regions.declines)
+
+
+def weight_layouts(graph: Graph, caps: Caps) -> dict[Value, WeightLayout]:
+    """The device layout of every CONST, from the format in which the graph reads it."""
+    packed: dict[Value, Format] = {}
+    for equation in graph.equations:
+        if equation.op == "packed_dequant":
+            base = weight_view(graph, equation.inputs[0]) or _gathered(graph, equation.inputs[0])
+            if base is None:
+                raise Unsupported(f"packed_dequant of {equation.inputs[0]}", "packed bytes come from a weight")
+            format_ = FORMATS[equation.params["format"]]
+            if packed.setdefault(base, format_) is not format_:
+                raise Unsupported(f"weight {base}", f"it is read as {packed[base].name} and as {format_.name}")
+    layouts: dict[Value, WeightLayout] = {}
+    for entry in graph.inputs:
+        if not isinstance(entry.key, WeightKey):
+            continue
+        value = entry.value
+        format_ = packed.get(value) or FORMATS.get(value.dtype.value)
+        if format_ is None:
+            raise Unsupported(f"weight {entry.key} of {value.type}", "dense weights are f32, f16 or bf16")
+        shape = value.shape
+        if format_.is_packed:
+            shape = (*shape[:-1], shape[-1] // format_.nbytes * format_.columns)
+        layouts[value] = layout_for(
+            format_, shape, tile_rows=caps.tile_rows, max_bytes=caps.max_binding_bytes, alignment=caps.offset_alignment
+        )
+    return layouts
+
+
+def _gathered(graph: Graph, value: Value) -> Value | None:
+    equation = graph.equation(value)
+    if equation is None:
+        return None
+    below = equation.inputs[0]
+    return weight_view(graph, below) or _gathered(graph, below)
+
+
+def _whole_graph(graph: Graph, target: Target, layouts: dict[Value, WeightLayout]) -> Plan:
+    """A whole-graph device lowers the graph itself; its operations are refused here by name."""
+    allowed = target.caps.operations
+    for equation in graph.equations:
+        if allowed and equation.op not in allowed:
+            raise Unsupported(f"{equation.op} -> {equation.output.type}", f"device {target.kind} has no {equation.op}")
+    weights = tuple(WeightUse(i.key, i.value.type, layouts[i.value]) for i in graph.inputs if isinstance(i.key, WeightKey))
+    states = tuple(StateUse(i.key, i.value.type) for i in graph.inputs if isinstance(i.key, StateKey))
+    return Plan((), weights, states, b"", 0, 0)
+
+
+def _optimizer(caps: Caps, options: CompileOptions):  # noqa: ANN202
+    """Kernel passes, once for equal kernels."""
+    done: dict[bytes, Kernel] = {}
+
+    def run(kernel: Kernel) -> Kernel:
+        digest = kernel.digest()
+        if digest not in done:
+            done[digest] = optimize(
+                kernel, subgroup="subgroup" in caps.features, subgroup_width=caps.subgroup_width, verify=options.verify
+            )
+        return done[digest]
+
+    return run
+
+
+def _program(
+    graph: Graph, target: Target, schema: Schema, plan: Plan, passes: tuple[str, ...], declines: tuple[Decline, ...]
+) -> Program:  # fmt: skip
+    return Program(
+        graph, target, plan.commands, plan.weights, plan.states, schema.slots, schema.input_bytes, schema.outputs, schema.checks,
+        schema.output_bytes, plan.constants, plan.arena_bytes, plan.arena_floor, passes, declines,
+    )  # fmt: skip
+
+
+def _limit(name: str, limit: int, count: int) -> None:
+    if count > limit:
+        raise CompileLimit(name, limit, count)

@@ -1,0 +1,207 @@
+"""From ordered units to a program: places for every value, commands with their arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from poot_executor.compile.lower.draft import Draft, Operand
+from poot_executor.compile.memory import Block, Span, align, plan_arena
+from poot_executor.compile.order import Ordered, Unit
+from poot_executor.compile.program import (
+    Arg, Command, CopyCommand, DispatchCommand, OutputField, Place, SlotField, Space, StateUse, WeightUse,
+)  # fmt: skip
+from poot_executor.compile.target import Caps
+from poot_executor.dtype import to_bytes
+from poot_executor.errors import Unsupported
+from poot_executor.graph.graph import Graph, Input, Value
+from poot_executor.graph.keys import SlotKey, StateKey, Storage
+from poot_executor.kernel.ir import Kernel
+from poot_executor.layout import WeightLayout
+from poot_executor.weights import WeightKey
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schema:
+    """The blocks that a program shares with its caller: slots in the input block, outputs and checks in the output block."""
+
+    slots: tuple[SlotField, ...]
+    input_bytes: int
+    outputs: tuple[OutputField, ...]
+    checks: tuple[int, ...]
+    output_bytes: int
+
+
+def make_schema(graph: Graph, alignment: int) -> Schema:
+    """Fields at offsets that a kernel can bind."""
+    inputs, outputs = Block(alignment), Block(alignment)
+    slots = tuple(SlotField(i.key, i.value.type, inputs.add(i.value.type.nbytes)) for i in graph.inputs if isinstance(i.key, SlotKey))
+    named = tuple(OutputField(name, v.type, outputs.add(v.type.nbytes)) for name, v in graph.outputs.items())
+    checks = tuple(outputs.add(4) for _ in graph.checks)
+    return Schema(slots, inputs.nbytes, named, checks, outputs.nbytes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """What memory planning adds to a program."""
+
+    commands: tuple[Command, ...]
+    weights: tuple[WeightUse, ...]
+    states: tuple[StateUse, ...]
+    constants: bytes
+    arena_bytes: int
+    arena_floor: int
+
+
+@dataclass(slots=True)
+class Planner:
+    """Places values and writes commands. One use."""
+
+    graph: Graph
+    ordered: Ordered
+    layouts: Mapping[Value, WeightLayout]
+    schema: Schema
+    caps: Caps
+    optimize: Callable[[Kernel], Kernel]
+    places: dict[Value, Place] = field(default_factory=dict)
+    constants: bytearray = field(default_factory=bytearray)
+    finals: list[CopyCommand] = field(default_factory=list)
+
+    def run(self) -> Plan:
+        self._place_inputs()
+        self._place_results()
+        arena_bytes, floor = self._place_arena()
+        commands: list[Command] = []
+        for unit in self.ordered.units:
+            commands.extend(self._commands(unit))
+        commands.extend(self.finals)
+        self._copy_outputs(commands)
+        weights = tuple(
+            WeightUse(i.key, i.value.type, self.layouts[i.value]) for i in self.graph.inputs if isinstance(i.key, WeightKey)
+        )
+        states = tuple(StateUse(i.key, i.value.type) for i in self.graph.inputs if isinstance(i.key, StateKey))
+        return Plan(tuple(commands), weights, states, bytes(self.constants), arena_bytes, floor)
+
+    def _place_inputs(self) -> None:
+        slots = {f.key: f for f in self.schema.slots}
+        used = {o.value for u in self.ordered.units for d in u.drafts for o in d.operands}
+        for entry in self.graph.inputs:
+            value = entry.value
+            if isinstance(entry.key, SlotKey):
+                self.places[value] = Place(Space.INPUT, slots[entry.key].offset, value.type.nbytes)
+            elif isinstance(entry.key, StateKey):
+                self._fits(value)
+                self.places[value] = Place(Space.STATE, 0, align(value.type.nbytes, 4), entry.key)
+            elif entry.storage is Storage.COMPUTED and (value in used or value in set(self.graph.roots())):
+                self.places[value] = self._constant(entry)
+
+    def _constant(self, entry: Input) -> Place:
+        data = to_bytes(entry.data, entry.value.dtype)
+        self.constants.extend(bytes(-len(self.constants) % self.caps.offset_alignment))
+        place = Place(Space.CONSTANT, len(self.constants), align(len(data), 4))
+        self.constants.extend(data + bytes(-len(data) % 4))
+        return place
+
+    def _place_results(self) -> None:
+        """States in place, then outputs and checks straight into the output block."""
+        befores = {pair.after: pair for pair in self.graph.state}
+        for unit in self.ordered.units:
+            root = unit.region.root
+            if root in self.ordered.direct:
+                self.places[root] = self.places[befores[root].before]
+        offsets = [(f.offset, self.graph.outputs[f.name]) for f in self.schema.outputs]
+        offsets += list(zip(self.schema.checks, self.graph.checks, strict=True))
+        made = {unit.region.root for unit in self.ordered.units}
+        for offset, value in offsets:
+            if value in made and value not in self.places and value not in self.ordered.in_place:
+                self.places[value] = Place(Space.OUTPUT, offset, align(value.type.nbytes, 4))
+
+    def _place_arena(self) -> tuple[int, int]:
+        """Everything else by lifetime. A value updated in place shares the buffer of its first version."""
+        owner: dict[Value, Value] = {}
+        for unit in self.ordered.units:
+            root = unit.region.root
+            old = self.ordered.in_place.get(root)
+            owner[root] = root if old is None else owner.get(old, old)
+        lives: dict[Value, list[int]] = {}
+        end = len(self.ordered.units)
+        for at, unit in enumerate(self.ordered.units):
+            for value in (unit.region.root, *unit.reads, *((unit.updates,) if unit.updates is not None else ())):
+                first = owner.get(value, value)
+                if first not in self.places:
+                    lives.setdefault(first, []).append(at)
+        for value in (*self.graph.outputs.values(), *self.graph.checks, *self.ordered.late):
+            first = owner.get(value, value)
+            if first in lives:
+                lives[first].append(end)
+        values = [v for v in lives if v not in self.layouts]
+        spans = [Span(v.type.nbytes, min(lives[v]), max(lives[v])) for v in values]
+        plan = plan_arena(spans, self.caps.offset_alignment)
+        for value, offset in zip(values, plan.offsets, strict=True):
+            self._fits(value)
+            self.places[value] = Place(Space.ARENA, offset, align(value.type.nbytes, 4))
+        for root, first in owner.items():
+            self.places.setdefault(root, self.places[first])
+        for pair in self.graph.state:
+            if pair.after in self.ordered.late:
+                self.finals.append(CopyCommand(self.places[pair.after], self.places[pair.before]))
+        return plan.nbytes, plan.floor
+
+    def _fits(self, value: Value) -> None:
+        limit = self.caps.max_binding_bytes
+        if limit is not None and value.type.nbytes > limit:
+            raise Unsupported(f"tensor {value.type}", f"it takes {value.type.nbytes:,} bytes, over the binding limit of {limit:,}")
+
+    def _commands(self, unit: Unit) -> list[Command]:
+        commands: list[Command] = []
+        root = unit.region.root
+        if root in self.ordered.copied:
+            assert unit.updates is not None
+            commands.append(CopyCommand(self.places[unit.updates], self.places[root]))
+        position = {e.output: i for i, e in enumerate(self.graph.equations)}
+        equations = sorted(position[v] for v in self._covered(unit) if v in position)
+        for draft in unit.drafts:
+            args = tuple(self._arg(draft, operand) for operand in draft.operands)
+            commands.append(
+                DispatchCommand(self.optimize(draft.kernel), args, draft.groups, draft.work, unit.region.kind, tuple(equations), draft.schedule)
+            )
+        return commands
+
+    def _covered(self, unit: Unit) -> set[Value]:
+        """The values whose equations the unit computes."""
+        covered: set[Value] = set()
+        stack = [unit.region.root]
+        while stack:
+            value = stack.pop()
+            if value in covered or (value in unit.reads):
+                continue
+            covered.add(value)
+            equation = self.graph.equation(value)
+            if equation is not None:
+                stack.extend(v for v in equation.inputs if v not in self.places or v == unit.region.root)
+        return covered
+
+    def _arg(self, draft: Draft, operand: Operand) -> Arg:
+        value = operand.value
+        layout = self.layouts.get(value)
+        if layout is None:
+            place = self.places[value]
+            return Arg(place, place.nbytes // 4 if value.dtype.size < 4 else value.type.count)
+        part = layout.parts[operand.part or 0]
+        key = self.graph.input(value)
+        assert key is not None and isinstance(key.key, WeightKey)
+        return Arg(Place(Space.WEIGHT, part.offset, part.nbytes, key.key), part.nbytes // 4)
+
+    def _copy_outputs(self, commands: list[Command]) -> None:
+        """Outputs and checks that lie elsewhere: a next state, an input, a value of two names."""
+        offsets = [(f.offset, self.graph.outputs[f.name]) for f in self.schema.outputs]
+        offsets += list(zip(self.schema.checks, self.graph.checks, strict=True))
+        for offset, value in offsets:
+            target = Place(Space.OUTPUT, offset, align(value.type.nbytes, 4))
+            if value in self.layouts:
+                raise Unsupported(f"output {value}", "a weight is not an output; return a computed value")
+            if self.places[value] != target:
+                commands.append(CopyCommand(self.places[value], target))
+
+
+

@@ -1,0 +1,231 @@
+"""Regions: which values get a kernel of their own, and what each kernel computes.
+
+A region is an anchor with the pointwise work around it. Forming regions is deciding which values are *stored*, that is, written to a
+buffer; everything else is an expression that the region reading it computes at the index it needs.
+
+One walk from the last equation to the first decides, for whether a value is stored depends on its readers alone:
+
+- an output, a next state and a check are stored;
+- a contraction, selection or scatter is stored, unless it is absorbed: the stored elementwise value over it is then its epilogue;
+- a reduction is stored, unless one region reads it and reads it row by row: that region is then a row reduction;
+- any other value is stored when several regions read it, or one region reads each element many times, and it is dear to compute.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from poot_executor.compile.classify import (
+    ANCHORS, ELEMENTWISE, REDUCTIONS, SCATTERS, SWEEPS, operations, weight_of, weight_view,
+)  # fmt: skip
+from poot_executor.compile.program import Decline
+from poot_executor.graph.graph import Equation, Graph, Value
+
+
+class Role(Enum):
+    """How a region reads a value: FULL has an element for each of the region's, SCALAR one for each of its rows, FREE anything else."""
+
+    FULL = "full"
+    SCALAR = "scalar"
+    FREE = "free"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Region:
+    """One kernel to be: `root` is the value that it stores and `kind` its template.
+
+    `anchor` is the equation that the template computes; where it is not the root's own, the root is its epilogue. `reductions` are the
+    row reductions inside, in order; the root has `rows` rows then (and, where it is itself a reduction, one element a row).
+    """
+
+    kind: str
+    root: Value
+    anchor: Equation | None
+    reductions: tuple[Equation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Regions:
+    """All regions in equation order, the stored values (inputs too), and what declined to fuse."""
+
+    regions: tuple[Region, ...]
+    stored: frozenset[Value]
+    declines: tuple[Decline, ...]
+
+
+KINDS = {
+    "indexed_matmul": "indexed_contraction", "argmax": "argmax", "arg_top_k": "top_k", "scatter_update": "scatter",
+    "dynamic_update_slice": "update_slice", "random_bits": "random_bits", "sample_token": "sample",
+}  # fmt: skip
+
+
+def form_regions(graph: Graph) -> Regions:
+    """Decide what is stored and group the rest around it."""
+    former = _Former(graph)
+    for equation in reversed(graph.equations):
+        former.visit(equation)
+    return former.result()
+
+
+@dataclass(slots=True)
+class _Former:
+    graph: Graph
+    readers: dict[Value, list[Equation]] = field(default_factory=dict)
+    wanted: set[Value] = field(default_factory=set)
+    stored: set[Value] = field(default_factory=set)
+    homes: dict[Value, set[Value]] = field(default_factory=dict)
+    roles: dict[Value, Role] = field(default_factory=dict)
+    hot: set[Value] = field(default_factory=set)
+    epilogue: dict[Value, Equation] = field(default_factory=dict)
+    absorbed: set[Value] = field(default_factory=set)
+    reductions: dict[Value, list[Equation]] = field(default_factory=dict)
+    declines: list[Decline] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.wanted = set(self.graph.roots())
+        self.stored = {i.value for i in self.graph.inputs}
+        for equation in self.graph.equations:
+            for operand in dict.fromkeys(equation.inputs):
+                self.readers.setdefault(operand, []).append(equation)
+
+    def visit(self, equation: Equation) -> None:
+        value = equation.output
+        if value not in self.wanted and not self.homes.get(value):
+            return
+        homes = self.homes.setdefault(value, set())
+        if self._store(equation, homes):
+            self.stored.add(value)
+            self.homes[value] = homes = {value}
+            self.roles[value] = Role.FULL
+            if equation.op in ELEMENTWISE or equation.op == "reshape":
+                self._absorb(equation)
+        elif equation.op in REDUCTIONS:
+            self.reductions.setdefault(next(iter(homes)), []).append(equation)
+        for place, operand in enumerate(equation.inputs):
+            self.homes.setdefault(operand, set()).update(homes)
+            role = self._operand_role(equation, operand)
+            self.roles[operand] = role if self.roles.get(operand, role) is role else Role.FREE
+            if self._reads_often(equation, operand, place):
+                self.hot.add(operand)
+
+    def _store(self, equation: Equation, homes: set[Value]) -> bool:
+        value = equation.output
+        if value in self.wanted:
+            return True
+        if equation.op in ANCHORS:
+            return value not in self.absorbed
+        if equation.op in REDUCTIONS:
+            return not self._inside_rows(equation, homes)
+        if weight_view(self.graph, value) is not None or operations(self.graph, value, self.stored) is not None:
+            return False
+        return len(homes) > 1 or value in self.hot
+
+    def _inside_rows(self, equation: Equation, homes: set[Value]) -> bool:
+        """Can the region that reads this reduction compute it, a group of threads a row?"""
+        if len(homes) != 1:
+            return False
+        (root,) = homes
+        owner = self.graph.equation(root)
+        assert owner is not None
+        if root.dtype.size < 4 and owner.op not in REDUCTIONS and root.shape[-1] % (4 // root.dtype.size):
+            return self._decline(equation, f"rows of {root.type} are not whole words")
+        if owner.op in ANCHORS or root in self.epilogue:
+            return self._decline(equation, f"its reader %{root.id} is a {owner.op} region")
+        if self.roles[equation.output] is not Role.SCALAR:
+            return self._decline(equation, f"%{root.id} does not read it as one value a row")
+        source = equation.inputs[0]
+        columns = owner.inputs[0].shape[owner.params["axis"]] if owner.op in REDUCTIONS else root.shape[-1]
+        if equation.params["axis"] != len(source.shape) - 1 or source.shape[-1] != columns:
+            return self._decline(equation, f"it does not reduce the rows of %{root.id}")
+        return True
+
+    def _decline(self, equation: Equation, reason: str) -> bool:
+        self.declines.append(Decline("row_reduction", self.graph.equations.index(equation), reason))
+        return False
+
+    def _operand_role(self, equation: Equation, operand: Value) -> Role:
+        """How the region of this equation reads the operand, given how it reads the result."""
+        role = self.roles[equation.output]
+        if role is Role.FREE or equation.op in ANCHORS:
+            return Role.FREE
+        if equation.op in ELEMENTWISE:
+            return role
+        if equation.op in REDUCTIONS and equation.params["axis"] == len(operand.shape) - 1:
+            inner = equation.output not in self.stored
+            return Role.FULL if role is (Role.SCALAR if inner else Role.FULL) else Role.FREE
+        if equation.op == "reshape":
+            same_rows = operand.shape[-1:] == equation.output.shape[-1:]
+            return role if role is Role.SCALAR or same_rows else Role.FREE
+        if equation.op == "broadcast" and role is Role.FULL:
+            shape = equation.output.shape
+            if operand.shape == shape:
+                return Role.FULL
+            return Role.SCALAR if operand.shape == (*shape[:-1], 1) else Role.FREE
+        return Role.FREE
+
+    def _reads_often(self, equation: Equation, operand: Value, place: int) -> bool:
+        """Does a kernel compute an element of the operand more than about once?"""
+        if equation.op in SWEEPS:
+            return True
+        if equation.op in SCATTERS:
+            return equation.output in self.hot
+        if equation.op == "gather" and place == 0:
+            return True
+        expands = equation.op == "broadcast" and operand.type.count < equation.output.type.count
+        if expands and self.roles[operand] is not Role.SCALAR:
+            return True
+        return equation.output not in self.stored and equation.output in self.hot
+
+    def _absorb(self, equation: Equation) -> None:
+        """Make a stored elementwise value the epilogue of the contraction under it, where elements correspond one to one."""
+        if equation.output.dtype.size < 4:
+            return  # A thread stores one element of a contraction; narrow ones share words.
+        anchor = self._anchor_below(equation)
+        if anchor is not None:
+            self.epilogue[equation.output] = anchor
+            self.absorbed.add(anchor.output)
+
+    def _anchor_below(self, equation: Equation) -> Equation | None:
+        for operand in equation.inputs:
+            below = self.graph.equation(operand)
+            if below is None or operand in self.wanted or len(self.readers[operand]) > 1:
+                continue
+            if operand.type.count != equation.output.type.count:
+                continue
+            if below.op in ("matmul", "indexed_matmul"):
+                return below
+            if below.op in ELEMENTWISE or below.op == "reshape":
+                found = self._anchor_below(below)
+                if found is not None:
+                    return found
+        return None
+
+    def result(self) -> Regions:
+        regions = [self._region(e) for e in self.graph.equations if e.output in self.stored]
+        return Regions(tuple(regions), frozenset(self.stored), tuple(self.declines))
+
+    def _region(self, equation: Equation) -> Region:
+        root = equation.output
+        anchor = self.epilogue.get(root, equation if equation.op in ANCHORS else None)
+        if anchor is not None:
+            return Region(self._anchor_kind(anchor), root, anchor)
+        inner = tuple(reversed(self.reductions.get(root, ())))
+        if equation.op in REDUCTIONS or inner:
+            own = (equation,) if equation.op in REDUCTIONS else ()
+            return Region("row_reduction", root, equation if own else None, (*inner, *own))
+        return Region("gather" if self._gathers(equation) else "pointwise", root, None)
+
+    def _anchor_kind(self, anchor: Equation) -> str:
+        if anchor.op != "matmul":
+            return KINDS[anchor.op]
+        return "batched_contraction" if weight_of(self.graph, anchor) is None else "contraction"
+
+    def _gathers(self, equation: Equation) -> bool:
+        if equation.op == "gather":
+            return True
+        below = (self.graph.equation(v) for v in equation.inputs if v not in self.stored)
+        return any(e is not None and self._gathers(e) for e in below)
+
+
+__all__ = ["Region", "Regions", "Role", "form_regions"]
