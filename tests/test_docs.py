@@ -18,6 +18,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,7 @@ def blocks(document: Path) -> list[Block]:
     text = document.read_text()
     fences = list(FENCE.finditer(text))
     found = []
-    for fence, following in zip(fences, [*fences[1:], None], strict=True):
+    for fence, following in zip_longest(fences, fences[1:]):
         language, *words = fence["info"].split()
         if "run" not in words:
             continue
