@@ -13,7 +13,7 @@ import sys
 from poot_executor.discover import survey
 from poot_executor.settings import read_settings
 
-PROMPT = "Once upon a time, in a small village by the sea,"
+PROMPT = "Write a Python function that reverses a string."
 NO_DRIVER = """\
 No device for wgpu: {reason}
 A Vulkan driver is missing. On Debian and Ubuntu, Mesa's software driver is enough:
@@ -43,7 +43,7 @@ def main() -> int:
     prompt = " ".join(sys.argv[1:]) or PROMPT
     for command in (
         ["poot", "pull", "smollm2"],
-        ["poot", "generate", "smollm2", prompt, "--device", "wgpu", "--max-tokens", "48"],
+        ["poot", "generate", "smollm2", prompt, "--chat", "--device", "wgpu", "--max-tokens", "48"],
     ):
         sys.stderr.write(f"$ {' '.join(command[:3])} ...\n")
         finished = subprocess.run(command, check=False)

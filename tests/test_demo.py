@@ -40,11 +40,8 @@ def test_without_a_driver_it_says_how_to_get_one() -> None:
 @pytest.mark.device("wgpu")
 def test_it_prints_what_the_reference_wrote() -> None:
     cases = json.loads((ROOT / "references" / "smollm2_greedy.json").read_text())["cases"]
-    (case,) = (case for case in cases if case["name"] == "english-story")
-    # The tokens before the first near tie, where float32 may go the other way.
-    sure = next(i for i, margin in enumerate(case["margins"]) if margin < 0.02)
-    assert sure > 8
-    opening = " ".join(case["text"].split()[: sure // 2])
+    (case,) = (case for case in cases if case["name"] == "chat-code")
+    assert min(case["margins"]) > 0.02  # no near tie, where float32 may go the other way
     result = demo({})
     assert result.returncode == 0, result.stderr
-    assert opening in " ".join(result.stdout.split())
+    assert case["text"].strip() in result.stdout
