@@ -60,10 +60,18 @@ class Handle:
             return self._val is other._val
         return self.type == other.type and repr(self.constant) == repr(other.constant)
 
-    def _with(self, kind: str, other: Handle | Number, *, swapped: bool = False) -> Handle:
+    def _with(
+        self, kind: str, other: Handle | Number, *, swapped: bool = False, **attrs: bool
+    ) -> Handle:
         right = self.builder.matching(other, self)
         left, right = self.builder.widened(self, right)
-        return self.builder.apply(kind, right, left) if swapped else self.builder.apply(kind, left, right)
+        operands = (right, left) if swapped else (left, right)
+        return self.builder.apply(kind, *operands, **attrs)
+
+    def _whole(self, kind: str, other: Handle | Number, *, swapped: bool = False) -> Handle:
+        """Division or remainder under the contract that neither operand is negative, which a pass may use."""
+        attrs = {"nonnegative": True} if self.dtype is DType.I32 else {}
+        return self._with(kind, other, swapped=swapped, **attrs)
 
     def __add__(self, other: Handle | Number) -> Handle:
         return self._with("add", other)
@@ -90,16 +98,16 @@ class Handle:
         return self._float("/")._with("div", other, swapped=True)
 
     def __floordiv__(self, other: Handle | Number) -> Handle:
-        return self._int("//")._with("div", other)
+        return self._int("//")._whole("div", other)
 
     def __rfloordiv__(self, other: Number) -> Handle:
-        return self._int("//")._with("div", other, swapped=True)
+        return self._int("//")._whole("div", other, swapped=True)
 
     def __mod__(self, other: Handle | Number) -> Handle:
-        return self._int("%")._with("rem", other)
+        return self._int("%")._whole("rem", other)
 
     def __rmod__(self, other: Number) -> Handle:
-        return self._int("%")._with("rem", other, swapped=True)
+        return self._int("%")._whole("rem", other, swapped=True)
 
     def __and__(self, other: Handle | Number) -> Handle:
         return self._with("and", other)

@@ -73,7 +73,9 @@ class Operations:
             return left, self.vector(*[right] * left.width)
         raise KernelError(f"vectors of widths {left.width} and {right.width} do not mix")
 
-    def apply(self, kind: str, *operands: Handle, dtype: DType | None = None) -> Handle:
+    def apply(
+        self, kind: str, *operands: Handle, dtype: DType | None = None, **attrs: Any
+    ) -> Handle:
         """A pure operation on operands of the right types, folded where it is known."""
         if all(h.width == 1 for h in operands):
             known = fold(kind, operands[-1].dtype, [h.constant for h in operands], dtype or operands[-1].dtype)
@@ -83,7 +85,7 @@ class Operations:
                 compares = kind in ("eq", "ne", "lt", "le", "gt", "ge")
                 result = DType.F32 if kind == "half_to_float" else dtype or operands[-1].dtype
                 return self.const(known.value, DType.BOOL if compares else result)
-        return self.emit(kind, *operands, dtype=dtype)
+        return self.emit(kind, *operands, dtype=dtype, **attrs)
 
     def _together(self, *values: Value) -> list[Handle]:
         """Handles of one type: numbers take the dtype of the handles, scalars the width of the vectors."""
