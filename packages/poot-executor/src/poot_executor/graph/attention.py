@@ -75,8 +75,8 @@ def causal_mask(
 
     position i32[rows] is that of a row's first token, last i32[rows] the index of its last real
     one. Token t is at position + t and sees itself and what is before it, the nearest `window` of
-    them where that is given. A token after the last sees what the last does and no more, since nothing
-    was written for it.
+    them where that is given. A token after the last sees what the last does and no more, since
+    nothing was written for it.
     """
     rows = position.shape[0]
     builder = position.builder
