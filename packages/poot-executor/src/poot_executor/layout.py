@@ -2,11 +2,12 @@
 
 One layout for each weight, a function of its format, shape and the device's `Caps` alone, so that gather, matvec and matmul read
 one copy. The stored row [blocks] is taken apart into planes: the quants of all blocks, their scales, their high bits. A plane
-has `words` words a row; word w of row r lies at
+has `words` words a row, taken `vector` at a time (4 where a block allows: 16 bytes a load). Word w of row r lies at
 
-    plane.offset + ((r // tile_rows) · plane.words + w) · tile_rows + r % tile_rows
+    start + ((r // tile_rows) · words + w // vector · vector) · tile_rows + r % tile_rows · vector + w % vector
 
-so that neighbouring rows are neighbouring words, which is what a kernel with a lane a row wants; `tile_rows` = 1 is plain rows.
+so that neighbouring rows are neighbouring vectors, which is what a kernel with a lane a row wants; `tile_rows` = 1 is plain rows.
+The plane of quants comes first, so that its vectors are aligned.
 Every format's fields start at even bytes, so a device word is two halfwords of the stored row: `halfwords` gives them.
 Fields of two bytes are paired: one word holds those of two neighbouring columns or blocks.
 A weight over the binding limit is split into `parts` by rows, each a region of its own.
@@ -15,12 +16,15 @@ A weight over the binding limit is split into `parts` by rows, each a region of 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from poot_executor.errors import Unsupported
 from poot_executor.formats import Format
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,13 @@ class Plane:
     field_bytes: int
     words: int
     start: int
+    vector: int
+
+    def place(self, row: T, word: T, tile_rows: int, padded_rows: int) -> T:
+        """Where word `word` of row `row` of a part lies, in words from the part's start; for integers, arrays and kernel handles."""
+        tile, inner = row // tile_rows, row % tile_rows
+        unit, rest = word // self.vector * self.vector, word % self.vector
+        return (tile * self.words + unit) * tile_rows + inner * self.vector + rest + self.start * padded_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +79,8 @@ class WeightLayout:
         start = 0
         for name, offset, nbytes in _plane_fields(self.format):
             words = -(-self.blocks * nbytes // 4) if nbytes == 2 else self.blocks * (nbytes // 4)
-            planes.append(Plane(name, offset, nbytes, words, start))
+            wide = nbytes >= 16 or (not self.format.is_packed and words % 4 == 0)
+            planes.append(Plane(name, offset, nbytes, words, start, 4 if wide else 1))
             start += words
         return tuple(planes)
 
@@ -115,9 +127,8 @@ class WeightLayout:
             for plane in self.planes:
                 low, high = self.halfwords(plane, np.arange(plane.words))
                 words = rows[:, low] | rows[:, high] << np.uint32(16)
-                tiles = words.reshape(-1, self.tile_rows, plane.words).swapaxes(1, 2).ravel()
-                at = base + plane.start * len(rows)
-                out[at : at + tiles.size] = tiles
+                row, word = np.indices(words.shape)
+                out[base + plane.place(row, word, self.tile_rows, len(rows))] = words
         return out
 
 

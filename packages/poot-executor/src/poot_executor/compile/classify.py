@@ -54,7 +54,7 @@ def operations(graph: Graph, value: Value, stored: Set[Value]) -> int | None:
     if value in stored:
         return 1
     equation = graph.equation(value)
-    if equation is None:
+    if equation is None or equation.op in ANCHORS or equation.op in REDUCTIONS:
         return 1
     if not is_inline(equation) or equation.op in DEAR or equation.op == "packed_dequant":
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from poot_executor.compile.classify import weight_view
 from poot_executor.compile.expression import Scene
 from poot_executor.compile.lower import lower_region
+from poot_executor.compile.lower.reuse import Reuse
 from poot_executor.compile.options import CompileOptions
 from poot_executor.compile.order import make_unit, order_units
 from poot_executor.compile.passes import run_passes
@@ -37,7 +38,10 @@ def compile(graph: Graph, target: Target, options: CompileOptions = CompileOptio
         return _program(graph, target, schema, _whole_graph(graph, target, layouts), passes, ())
     regions = form_regions(graph)
     scene = Scene(graph, regions.stored, layouts)
-    units = [make_unit(graph, r, lower_region(scene, r, target.caps)) for r in regions.regions]
+    reuse = Reuse()
+    units = [
+        make_unit(graph, r, reuse.lower(scene, r, lambda r=r: lower_region(scene, r, target.caps))) for r in regions.regions
+    ]
     ordered = order_units(graph, units)
     plan = Planner(graph, ordered, layouts, schema, target.caps, _optimizer(target.caps, options)).run()
     _limit("dispatches", options.limits.dispatches, len(plan.commands))
@@ -101,7 +105,7 @@ def _optimizer(caps: Caps, options: CompileOptions):  # noqa: ANN202
         digest = kernel.digest()
         if digest not in done:
             done[digest] = optimize(
-                kernel, subgroup="subgroup" in caps.features, subgroup_width=caps.subgroup_width, verify=options.verify
+                kernel, subgroup="subgroup" in caps.features, subgroup_width=caps.subgroup_width, check=options.verify
             )
         return done[digest]
 

@@ -60,17 +60,30 @@ KINDS = {
 }  # fmt: skip
 
 
+ROUNDS = 4
+
+
 def form_regions(graph: Graph) -> Regions:
-    """Decide what is stored and group the rest around it."""
-    former = _Former(graph)
-    for equation in reversed(graph.equations):
-        former.visit(equation)
+    """Decide what is stored and group the rest around it.
+
+    What a value costs to recompute depends on which values under it are stored, and those are decided after it: so the walk is repeated
+    with what the last one stored, until nothing changes. Every round is valid by itself.
+    """
+    assumed: frozenset[Value] = frozenset(i.value for i in graph.inputs)
+    for _ in range(ROUNDS):
+        former = _Former(graph, assumed)
+        for equation in reversed(graph.equations):
+            former.visit(equation)
+        if former.stored == assumed:
+            break
+        assumed = frozenset(former.stored)
     return former.result()
 
 
 @dataclass(slots=True)
 class _Former:
     graph: Graph
+    assumed: frozenset[Value]
     readers: dict[Value, list[Equation]] = field(default_factory=dict)
     wanted: set[Value] = field(default_factory=set)
     stored: set[Value] = field(default_factory=set)
@@ -117,7 +130,7 @@ class _Former:
             return value not in self.absorbed
         if equation.op in REDUCTIONS:
             return not self._inside_rows(equation, homes)
-        if weight_view(self.graph, value) is not None or operations(self.graph, value, self.stored) is not None:
+        if weight_view(self.graph, value) is not None or operations(self.graph, value, self.stored | (self.assumed - {value})) is not None:
             return False
         return len(homes) > 1 or value in self.hot
 

@@ -59,9 +59,11 @@ def _kernel(layout: WeightLayout, part: Part, first: int, rows: int, caps: Caps)
         words = plane.words * padded
         at = place - plane.start * padded
         with b.if_((at >= 0) & (at < words)):
-            # Word order within a plane: tile of rows, word, row within the tile.
-            row_in_tile, rest = at % tile, at // tile
-            word, row = rest % plane.words, rest // plane.words * tile + row_in_tile
+            # Order within a plane: tile of rows, vector of words, row within the tile, word within the vector.
+            lane, rest = at % plane.vector, at // plane.vector
+            row_in_tile, rest = rest % tile, rest // tile
+            units = plane.words // plane.vector
+            word, row = rest % units * plane.vector + lane, rest // units * tile + row_in_tile
             value = b.var(0, DType.U32, name="value")
             with b.if_(row < rows):
                 value.set(_stored_word(b, source, layout, plane, row, word))

@@ -28,11 +28,7 @@ def weight_element(b: KernelBuilder, parts: Sequence[BufferRef], layout: WeightL
 
 def plane_word(buffer: BufferRef, layout: WeightLayout, part: Part, plane: Plane, row: Handle, word: Handle | int) -> Handle:
     """Word `word` of a row of a part in a plane."""
-    tile = layout.tile_rows
-    start = plane.start * layout.padded(part.rows)
-    if tile == 1:
-        return buffer.load_words(row * plane.words + word + start)
-    return buffer.load_words((row // tile * plane.words + word) * tile + row % tile + start)
+    return buffer.load_words(plane.place(row, buffer.index_handle(word), layout.tile_rows, layout.padded(part.rows)))
 
 
 def _element(b: KernelBuilder, buffer: BufferRef, layout: WeightLayout, part: Part, row: Handle, column: Handle) -> Handle:

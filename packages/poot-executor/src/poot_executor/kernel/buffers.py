@@ -91,6 +91,10 @@ class BufferRef:
         b = self._builder
         b.effect("store", b.as_index(index), b.as_handle(word, word_dtype(self.dtype)), buffer=self.index)
 
+    def index_handle(self, index: Handle | int) -> Handle:
+        """An index as an i32 handle."""
+        return self._builder.as_index(index)
+
     def length(self) -> Handle:
         """Elements bound at the dispatch, an i32; of a sub-word buffer, those that its whole words hold."""
         return self._builder.emit("length", buffer=self.index) * self.per_word

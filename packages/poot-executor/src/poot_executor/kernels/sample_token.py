@@ -75,7 +75,7 @@ def sample_token(*, logit: Hook, seed: Hook, position: Hook, setting: Hook, top_
     if most > 0:
         found = u32(0)
         for bit in range(32):
-            candidate = found | (u32(0x80000000) >> u32(bit))
+            candidate = found | (u32(1) << u32(31 - bit))
             above = i32(0)
             for i in range(first, count, step):
                 key = key_of(scaled(logit(row, i), scale))
@@ -131,7 +131,7 @@ def sample_token(*, logit: Hook, seed: Hook, position: Hook, setting: Hook, top_
 
         found = u32(0)
         for bit in range(32):
-            candidate = found | (u32(0x80000000) >> u32(bit))
+            candidate = found | (u32(1) << u32(31 - bit))
             low = u32(0)
             high = u32(0)
             for i in range(first, count, step):

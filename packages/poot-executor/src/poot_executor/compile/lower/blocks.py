@@ -23,10 +23,14 @@ DENSE_BLOCK = 8
 
 @dataclass(frozen=True, slots=True)
 class BlockReader:
-    """Blocks of one part of a weight. `columns` a block; `scaled` says that quants are to be multiplied by a scale."""
+    """Blocks of one part of a weight. `columns` a block; `scaled` says that quants are to be multiplied by a scale.
+
+    `wide` and `narrow` bind the same bytes: `wide` is read by whole vectors only, so that a target can declare it so.
+    """
 
     b: KernelBuilder
-    buffer: BufferRef
+    wide: BufferRef
+    narrow: BufferRef
     layout: WeightLayout
     part: Part
 
@@ -53,9 +57,13 @@ class BlockReader:
 
     def words(self, row: Handle, block: Handle) -> list[Handle]:
         """The quant words of a row's block, then for 5-bit formats the word of high bits."""
-        per_block = self.quant_words
-        first = block * per_block
-        words = [self._word("quants" if self.scaled else "value", row, first + i) for i in range(per_block)]
+        plane = self.layout.plane("quants" if self.scaled else "value")
+        first = block * self.quant_words
+        words: list[Handle] = []
+        for i in range(0, self.quant_words, plane.vector):
+            at = plane.place(row, first + i, self.layout.tile_rows, self.layout.padded(self.part.rows))
+            loaded = (self.wide if plane.vector > 1 else self.narrow).load_words(at, plane.vector)
+            words.extend(loaded[lane] for lane in range(plane.vector)) if plane.vector > 1 else words.append(loaded)
         if "high" in {p.name for p in self.layout.planes}:
             words.append(self._word("high", row, block))
         return words
@@ -93,4 +101,4 @@ class BlockReader:
         return b.cast(b.bitcast(bits, DType.I32) - zero, DType.F32)
 
     def _word(self, plane: str, row: Handle, word: Handle) -> Handle:
-        return plane_word(self.buffer, self.layout, self.part, self.layout.plane(plane), row, word)
+        return plane_word(self.narrow, self.layout, self.part, self.layout.plane(plane), row, word)

@@ -41,7 +41,7 @@ def _lower_part(
     inner = Scene(scene.graph, scene.stored - {root, anchor.output}, scene.layouts)
     frame = Frame(inner, caps, region.kind, schedule.threads)
     b = frame.b
-    reader = BlockReader(b, frame.weight_part(weight, which), layout, part)
+    reader = BlockReader(b, frame.weight_part(weight, which), frame.weight_part(weight, which), layout, part)
     if depth % reader.columns:
         raise Unsupported(f"contraction with {layout.format.name}{list(weight.shape)}", f"its depth is not whole blocks of {reader.columns}")
     frame.read(left)

@@ -1,0 +1,56 @@
+"""Equal regions are lowered once: a model's layers repeat, and what differs between them is only which buffers they bind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+
+from poot_executor.compile.expression import Scene
+from poot_executor.compile.lower.draft import Draft, Operand, param_of
+from poot_executor.compile.regions import Region
+from poot_executor.graph.graph import Value
+
+
+@dataclass(slots=True)
+class Reuse:
+    """Drafts by the shape of their region: its equations, and the types and layouts of the stored values that it reads."""
+
+    _drafts: dict[Hashable, tuple[list[Value], list[Draft]]] = field(default_factory=dict)
+
+    def lower(self, scene: Scene, region: Region, make: Callable[[], Sequence[Draft]]) -> list[Draft]:
+        """The region's drafts: made, or those of an equal region with this one's values."""
+        key, values = _shape(scene, region)
+        if key not in self._drafts:
+            self._drafts[key] = (values, list(make()))
+        known, drafts = self._drafts[key]
+        if known is values:
+            return drafts
+        renamed = dict(zip(known, values, strict=True))
+        return [
+            Draft(d.kernel, tuple(Operand(renamed[o.value], o.part) for o in d.operands), d.groups, d.work, d.schedule) for d in drafts
+        ]
+
+
+def _shape(scene: Scene, region: Region) -> tuple[Hashable, list[Value]]:
+    """What a region's kernels depend on, and its values in the order in which that names them."""
+    numbers: dict[Value, int] = {}
+    parts: list[Hashable] = [region.kind]
+    marked = {e.output for e in (region.anchor, *region.reductions) if e is not None}
+
+    def visit(value: Value, inside: bool) -> int:
+        if value in numbers:
+            return numbers[value]
+        equation = None if value in scene.stored and not inside else scene.graph.equation(value)
+        if equation is None:
+            layout = scene.layouts.get(value)
+            access = tuple(access for _, _, access in param_of(scene, value))
+            entry: Hashable = ("leaf", value.type, layout, access, repr(scene.splat(value)))
+        else:
+            operands = tuple(visit(v, False) for v in equation.inputs)
+            entry = (equation.op, operands, tuple(sorted(equation.params.items())), value.type, value in marked)
+        parts.append(entry)
+        numbers[value] = len(numbers)
+        return numbers[value]
+
+    visit(region.root, True)
+    return tuple(parts), list(numbers)
