@@ -20,6 +20,7 @@ from poot_executor.compile.classify import (
     ANCHORS, ELEMENTWISE, REDUCTIONS, SCATTERS, SWEEPS, operations, weight_of, weight_view,
 )  # fmt: skip
 from poot_executor.compile.program import Decline
+from poot_executor.dtype import DType
 from poot_executor.graph.graph import Equation, Graph, Value
 
 
@@ -232,7 +233,10 @@ class _Former:
     def _anchor_kind(self, anchor: Equation) -> str:
         if anchor.op != "matmul":
             return KINDS[anchor.op]
-        return "batched_contraction" if weight_of(self.graph, anchor) is None else "contraction"
+        weight = weight_of(self.graph, anchor)
+        whole_words = weight is not None and weight.shape[-1] * weight.dtype.size % 4 == 0
+        # Rows of half words straddle a word: read element by element.
+        return "contraction" if weight is not None and (whole_words or weight.dtype is DType.U8) else "batched_contraction"
 
     def _gathers(self, equation: Equation) -> bool:
         if equation.op == "gather":

@@ -17,8 +17,8 @@ from poot_executor.kernel.handle import Handle
 from poot_executor.kernel.packing import from_bf16
 from poot_executor.layout import Part, WeightLayout
 
-DENSE_BLOCK = 8
-"""Columns that a contraction takes at a time from a format that has no blocks of its own."""
+DENSE_BLOCKS = (32, 8, 4, 2, 1)
+"""Columns that a contraction takes at a time from a format that has no blocks of its own: the first that divides the depth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,11 @@ class BlockReader:
 
     @property
     def columns(self) -> int:
-        return self.layout.format.columns if self.layout.format.is_packed else DENSE_BLOCK
+        if self.scaled:
+            return self.layout.format.columns
+        per_word = 4 // self.layout.format.nbytes
+        fits = self.layout.plane("value").vector * per_word
+        return next(c for c in DENSE_BLOCKS if self.layout.columns % c == 0 and (c % fits == 0))
 
     @property
     def has_minimum(self) -> bool:
@@ -71,7 +75,7 @@ class BlockReader:
     @property
     def quant_words(self) -> int:
         if not self.scaled:
-            return DENSE_BLOCK * self.layout.format.nbytes // 4
+            return self.columns * self.layout.format.nbytes // 4
         return self.layout.plane("quants").field_bytes // 4
 
     def order(self) -> list[int]:

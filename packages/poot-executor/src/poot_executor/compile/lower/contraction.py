@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from poot_executor.compile.classify import weight_of
 from poot_executor.compile.expression import Index, Scene, unravel
+from poot_executor.compile.lower.activations import activation_blocks
 from poot_executor.compile.lower.blocks import BlockReader
 from poot_executor.compile.lower.draft import Draft, Frame, grid
 from poot_executor.compile.regions import Region
@@ -76,6 +77,7 @@ def _row(frame: Frame, schedule: ContractionSchedule, layout: WeightLayout, j: i
 def _accumulate(frame: Frame, reader: BlockReader, left: Value, tokens: list[Handle], rows: list[Handle], depth: int) -> list[list[Var]]:
     """Σₖ x[token, k] · w[row, k] for each token and row, in ascending blocks."""
     b = frame.b
+    read = activation_blocks(frame, left, reader.columns, b.group_size)
     totals = [[b.var(0.0, DType.F32, name=f"total{m}_{j}") for j in range(len(rows))] for m in range(len(tokens))]
     # Rows beyond the part lie in its padding to whole tiles, or past it, where robust access reads some word: they are not stored.
     with b.range(0, depth // reader.columns, name="block") as block:
@@ -83,8 +85,9 @@ def _accumulate(frame: Frame, reader: BlockReader, left: Value, tokens: list[Han
         first = block * reader.columns
         partial: list[list[Handle | None]] = [[None] * len(rows) for _ in tokens]
         plain: list[Handle | None] = [None] * len(tokens)
+        activations = [read(token, first) for token in tokens]
         for column in reader.order():
-            at = [frame.element(left, (token, first + column)) for token in tokens]
+            at = [activation(column) for activation in activations]
             for j in range(len(rows)):
                 quant = reader.value(words[j], column)
                 for m, x in enumerate(at):
