@@ -23,9 +23,7 @@ def token_positions(position: Traced, tokens: int) -> Traced:
     return p.reshape(position, (rows, 1)) + p.iota(position.builder, (rows, tokens), 1, I32)
 
 
-def rotary_table(
-    position: Traced, tokens: int, frequencies: Traced, scale: float = 1.0
-) -> tuple[Traced, Traced]:
+def rotary_table(position: Traced, tokens: int, frequencies: Traced, scale: float = 1.0) -> tuple[Traced, Traced]:
     """Cosines and sines of token positions: position i32[rows] of the first token, inverse
     frequencies f32[half] -> two of f32[rows, tokens, half], each times `scale`."""
     at = p.cast(token_positions(position, tokens), F32)
@@ -47,9 +45,7 @@ def rope(x: Traced, cos: Traced, sin: Traced, interleaved: bool = False) -> Trac
     cos, sin = (p.reshape(t, (rows, tokens, 1, half)) for t in (cos, sin))
     if interleaved:
         pairs = p.reshape(_columns(x, 0, 2 * half), (rows, tokens, heads, half, 2))
-        first, second = (
-            p.reshape(_columns(pairs, i, i + 1), (rows, tokens, heads, half)) for i in (0, 1)
-        )
+        first, second = (p.reshape(_columns(pairs, i, i + 1), (rows, tokens, heads, half)) for i in (0, 1))
     else:
         first, second = _columns(x, 0, half), _columns(x, half, 2 * half)
     turned = [first * cos - second * sin, second * cos + first * sin]
@@ -68,9 +64,7 @@ def _columns(x: Traced, start: int, stop: int) -> Traced:
     return p.slice_(x, (*(0 for _ in lead), start), (*lead, stop))
 
 
-def causal_mask(
-    position: Traced, last: Traced, tokens: int, capacity: int, window: int | None = None
-) -> Traced:
+def causal_mask(position: Traced, last: Traced, tokens: int, capacity: int, window: int | None = None) -> Traced:
     """Which positions each token sees -> bool[rows, tokens, capacity].
 
     position i32[rows] is that of a row's first token, last i32[rows] the index of its last real
@@ -130,9 +124,7 @@ def attention(
     group = heads // kv_heads
 
     split = p.reshape(q, (rows, tokens, kv_heads, group, width))
-    queries = p.reshape(
-        p.transpose(split, (0, 2, 3, 1, 4)), (rows, kv_heads, group * tokens, width)
-    )
+    queries = p.reshape(p.transpose(split, (0, 2, 3, 1, 4)), (rows, kv_heads, group * tokens, width))
     scores = p.matmul(p.cast(queries, activations), p.transpose(k, (0, 2, 3, 1))) * scale
     if softcap is not None:
         scores = p.tanh(scores / softcap) * softcap

@@ -54,9 +54,7 @@ __all__ = [
 ]
 
 
-def stored_weight(
-    builder: Builder, key: WeightKey, format: Format, shape: tuple[int, ...]
-) -> Traced:
+def stored_weight(builder: Builder, key: WeightKey, format: Format, shape: tuple[int, ...]) -> Traced:
     """The weight input for a tensor of logical `shape` stored in `format`, as stored: its dtype for
     a dense format, u8[..., row_bytes] for a packed one. Raises Unsupported where blocks do not fill
     a row."""

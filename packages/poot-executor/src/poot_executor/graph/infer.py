@@ -178,9 +178,7 @@ def concat(types: Types, params: Params) -> TensorType:
     _axis(axis, len(first.shape))
     for other in types[1:]:
         same = len(other.shape) == len(first.shape) and all(
-            a == b
-            for i, (a, b) in enumerate(zip(first.shape, other.shape, strict=True))
-            if i != axis
+            a == b for i, (a, b) in enumerate(zip(first.shape, other.shape, strict=True)) if i != axis
         )
         need(same and other.dtype is first.dtype, f"operands may differ in axis {axis} alone")
     total = sum(t.shape[axis] for t in types)

@@ -77,16 +77,12 @@ class OpRow:
             return self.inference(types, params)
         except Mismatch as reason:
             given = "".join(f", {k}={v}" for k, v in params.items())
-            raise GraphError(
-                f"{self.name}({', '.join(map(str, types))}{given}): {reason}"
-            ) from None
+            raise GraphError(f"{self.name}({', '.join(map(str, types))}{given}): {reason}") from None
 
     def _check(self, types: Sequence[TensorType], params: Mapping[str, Any]) -> None:
         count = len(types)
         if count != self.arity if self.arity is not None else count < 1:
-            raise Mismatch(
-                f"takes {'1 or more' if self.arity is None else self.arity} operands, not {count}"
-            )
+            raise Mismatch(f"takes {'1 or more' if self.arity is None else self.arity} operands, not {count}")
         if set(params) != set(self.params):
             raise Mismatch(f"takes params {sorted(self.params)}, not {sorted(params)}")
         for name, kind in self.params.items():

@@ -42,9 +42,7 @@ def _unary(name: str, doc: str, rule: Rule, allowed: Sequence[DType] = FLOATS) -
     )
 
 
-def _binary(
-    name: str, doc: str, rule: Rule, allowed: Sequence[DType] = NUMBERS, commutative: bool = False
-) -> OpRow:
+def _binary(name: str, doc: str, rule: Rule, allowed: Sequence[DType] = NUMBERS, commutative: bool = False) -> OpRow:
     words = {
         FLOATS: "float, same -> same", NUMBERS: "number, same -> same",
         BITS: "int or bool, same -> same", INTS: "int, same -> same",
@@ -66,26 +64,18 @@ def _row(
     name: str, kind: OpKind, arity: int | None, signature: str, dtypes: str, doc: str,
     inference: Inference, rule: Rule, /, **params: ParamKind,
 ) -> OpRow:  # fmt: skip
-    return OpRow(
-        name, kind, arity, signature, dtypes, doc, inference, rule, MappingProxyType(params)
-    )
+    return OpRow(name, kind, arity, signature, dtypes, doc, inference, rule, MappingProxyType(params))
 
 
-def _packed_dequant(
-    arrays: Sequence[Array], params: Mapping[str, Any], out: TensorType, _: Arithmetic
-) -> Array:
+def _packed_dequant(arrays: Sequence[Array], params: Mapping[str, Any], out: TensorType, _: Arithmetic) -> Array:
     return format_named(params["format"]).decode(arrays[0])
 
 
-def _random_bits(
-    arrays: Sequence[Array], params: Mapping[str, Any], out: TensorType, _: Arithmetic
-) -> Array:
+def _random_bits(arrays: Sequence[Array], params: Mapping[str, Any], out: TensorType, _: Arithmetic) -> Array:
     return random_words(arrays[0], arrays[1], params["count"])
 
 
-def _sample(
-    arrays: Sequence[Array], params: Mapping[str, Any], out: TensorType, arithmetic: Arithmetic
-) -> Array:
+def _sample(arrays: Sequence[Array], params: Mapping[str, Any], out: TensorType, arithmetic: Arithmetic) -> Array:
     logits, seed, position, settings, top_k = arrays
     return sampled_tokens(logits, seed, position, settings, top_k, arithmetic)
 

@@ -230,9 +230,7 @@ def broadcast(x: Traced, shape: Sequence[int]) -> Traced:
     return x.builder.apply("broadcast", x, shape=_ints(shape))
 
 
-def slice_(
-    x: Traced, start: Sequence[int], stop: Sequence[int], step: Sequence[int] | None = None
-) -> Traced:
+def slice_(x: Traced, start: Sequence[int], stop: Sequence[int], step: Sequence[int] | None = None) -> Traced:
     """[start, stop) of every axis, every step-th element; a step that is not given is 1."""
     steps = (1,) * len(x.shape) if step is None else _ints(step)
     return x.builder.apply("slice", x, start=_ints(start), stop=_ints(stop), step=steps)
@@ -287,9 +285,7 @@ def random_bits(seed: Traced, position: Traced, count: int) -> Traced:
     return seed.builder.apply("random_bits", seed, position, count=count)
 
 
-def sample_token(
-    logits: Traced, seed: Traced, position: Traced, settings: Traced, top_k: Traced
-) -> Traced:
+def sample_token(logits: Traced, seed: Traced, position: Traced, settings: Traced, top_k: Traced) -> Traced:
     """The tokens i32[rows] that rows draw by the rule "sampled" (see `graph.sampling`) from
     f32[rows, vocabulary].
     """

@@ -146,11 +146,7 @@ def bitcast(arrays: Arrays, params: Params, out: TensorType, how: Arithmetic) ->
     x, target = np.ascontiguousarray(arrays[0]).reshape(out.shape), out.dtype
     if target.size != 2:
         return x.view(target.numpy)
-    bits = (
-        (x.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
-        if x.itemsize == 4
-        else x.view(np.uint16)
-    )
+    bits = (x.view(np.uint32) >> np.uint32(16)).astype(np.uint16) if x.itemsize == 4 else x.view(np.uint16)
     if target is F16:
         return bits.view(np.float16)
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
@@ -203,9 +199,7 @@ def check_index(name: str, index: Array, limit: int, low: int = 0) -> None:
     if len(wrong):
         place = tuple(int(i) for i in wrong[0])
         value = int(index[place])
-        raise GraphError(
-            f"{name}: index {value} at {list(place)} is outside [{low}, {limit}): a fault"
-        )
+        raise GraphError(f"{name}: index {value} at {list(place)} is outside [{low}, {limit}): a fault")
 
 
 # Movement
@@ -278,9 +272,7 @@ def scatter_update(arrays: Arrays, params: Params, out: TensorType, how: Arithme
     places, counts = np.unique(index[kept], return_counts=True)
     if (counts > 1).any():
         twice = int(places[np.argmax(counts > 1)])
-        raise GraphError(
-            f"scatter_update: index {twice} occurs twice: which update wins is undefined"
-        )
+        raise GraphError(f"scatter_update: index {twice} occurs twice: which update wins is undefined")
     result = data.copy()
     result[index[kept]] = updates[kept]
     return result

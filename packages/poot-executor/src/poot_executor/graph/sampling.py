@@ -65,9 +65,7 @@ def scaled_scores(logits: Floats, scale: np.float32) -> Floats:
     return np.where(np.isnan(scores), np.float32(-np.inf), scores)
 
 
-def kept_tokens(
-    scores: Floats, min_p: float, top_p: float, top_k: int, arithmetic: Arithmetic
-) -> NDArray[np.bool_]:
+def kept_tokens(scores: Floats, min_p: float, top_p: float, top_k: int, arithmetic: Arithmetic) -> NDArray[np.bool_]:
     """Steps 2 to 4: bool[vocabulary], what min-p, top-k and top-p keep of one row. At least the
     highest score.
     """
@@ -88,9 +86,7 @@ def integer_weights(scores: Floats, top: np.float32, arithmetic: Arithmetic) -> 
     return np.rint(np.nan_to_num(power, nan=0.0) * np.float32(1 << 24)).astype(np.uint64)
 
 
-def _top_p_threshold(
-    kept: Floats, top: np.float32, top_p: float, arithmetic: Arithmetic
-) -> np.float32:
+def _top_p_threshold(kept: Floats, top: np.float32, top_p: float, arithmetic: Arithmetic) -> np.float32:
     weights = integer_weights(kept, top, arithmetic)
     target = ceil(Fraction(top_p) * int(weights.sum()))
     distinct, place = np.unique(-kept, return_inverse=True)

@@ -58,9 +58,7 @@ class Traced:
         try:
             shape = np.broadcast_shapes(self.shape, other.shape)
         except ValueError:
-            raise GraphError(
-                f"{op}({self.type}, {other.type}): shapes do not broadcast against one another"
-            ) from None
+            raise GraphError(f"{op}({self.type}, {other.type}): shapes do not broadcast against one another") from None
         pair = [builder.broadcast_to(x, shape) for x in ((other, self) if swap else (self, other))]
         return builder.apply(op, *pair)
 

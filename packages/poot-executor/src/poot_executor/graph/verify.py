@@ -80,9 +80,7 @@ def _check_input(item: Input) -> None:
     if expected is None:
         raise GraphError(f"{value}: no input has storage {item.storage.value}")
     if not isinstance(item.key, expected) or item.data is not None:
-        raise GraphError(
-            f"{value} is {item.storage.value}: it has a {expected.__name__} and no data"
-        )
+        raise GraphError(f"{value} is {item.storage.value}: it has a {expected.__name__} and no data")
 
 
 def _check_state(graph: Graph, defined: dict[int, Value]) -> None:
