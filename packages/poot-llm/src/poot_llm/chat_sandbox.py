@@ -22,9 +22,9 @@ from jinja2.runtime import Context
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-MAX_STEPS = 2_000_000
+MAX_STEPS = 1_000_000
 """Loop passes, calls and filters of one rendering."""
-MAX_SECONDS = 10.0
+MAX_SECONDS = 5.0
 """Time of one rendering; real ones take milliseconds."""
 MAX_CHARACTERS = 8 << 20
 """Length of any one string or list that a rendering makes, its output included."""
@@ -196,7 +196,9 @@ class ChatEnvironment(sandbox.ImmutableSandboxedEnvironment):
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Every call that a template makes: a step, and string methods are charged for what they make."""
         self._budget.step()
-        name, owner = getattr(obj, "__name__", ""), getattr(obj, "__self__", None)
+        # The sandbox hands out str.format in a wrapper of its own.
+        method = getattr(obj, "__wrapped__", obj)
+        name, owner = getattr(method, "__name__", ""), getattr(method, "__self__", None)
         if isinstance(owner, str):
             if name in _PADDING:
                 widths = [value for value in (*args, *kwargs.values()) if isinstance(value, int)]

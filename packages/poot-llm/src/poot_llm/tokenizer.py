@@ -177,8 +177,9 @@ class Tokenizer:
         parts.append(text[position:])
         try:
             return list(self._backend.encode("".join(parts), add_special_tokens=False).ids)
-        except UnicodeEncodeError as error:
-            raise RequestError(f"text: character {error.start} is half of a surrogate pair, not Unicode text") from error
+        except TypeError:
+            _refuse_surrogates(text)
+            raise
 
     def complete(self, ids: Sequence[int]) -> list[int]:
         """A whole prompt's ids with the checkpoint's prefix and suffix, each exactly once: not if already there."""
@@ -212,6 +213,14 @@ class Tokenizer:
     def _check(token: int) -> None:
         if not 0 <= token < 1 << 31:
             raise RequestError(f"token id {token} is not one: ids are 0 to 2^31 - 1")
+
+
+def _refuse_surrogates(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        problem = f"text: character {error.start} is half of a surrogate pair, not Unicode text"
+        raise RequestError(problem) from error
 
 
 def _touches_word(text: str, start: int, end: int) -> bool:

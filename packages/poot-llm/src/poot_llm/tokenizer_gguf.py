@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers
 from tokenizers import Tokenizer as Backend
 
 from poot_executor.errors import CheckpointError, PootError, Unsupported
@@ -210,8 +210,11 @@ def _sentencepiece(fields: _Fields, vocabulary: _Vocabulary) -> tuple[Backend, S
         byte_fallback=True,
     )
     backend = Backend(model)
-    scheme = "first" if prefix_space else "never"
-    backend.pre_tokenizer = pre_tokenizers.Metaspace("\u2581", prepend_scheme=scheme, split=False)
+    # As the published tokenizers of these vocabularies do: each stretch of text gets its prefix, nothing is cut.
+    spaces: normalizers.Normalizer = normalizers.Replace(" ", "\u2581")
+    backend.normalizer = (
+        normalizers.Sequence([normalizers.Prepend("\u2581"), spaces]) if prefix_space else spaces
+    )
     return backend, SentencePieceSpelling(strips_first_space=prefix_space), True
 
 
