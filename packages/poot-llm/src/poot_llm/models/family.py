@@ -1,0 +1,56 @@
+"""What a model family is to the rest of poot: its keys, its configuration, its weights, its trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from poot_executor.graph.traced import Traced
+from poot_llm.blocks.step import Step
+from poot_llm.blocks.weights import Weights
+from poot_llm.models.weight_map import Expected
+
+
+class Config(Protocol):
+    """What every family's configuration says. Families add their own fields."""
+
+    @property
+    def vocabulary(self) -> int:
+        """Rows of the embedding table: token ids are below it."""
+        ...
+
+    @property
+    def context(self) -> int:
+        """Positions that the model was trained for."""
+        ...
+
+    @property
+    def layers(self) -> int:
+        """Decoder layers."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A model family. `model_types` are Hugging Face's, `architectures` GGUF's `general.architecture`.
+
+    - `from_json(config, where)`: the configuration in a config.json.
+    - `from_gguf(metadata, names, where)`: that in a GGUF file whose tensors have these names.
+      Both raise CheckpointError for a field that is missing, bad, or unknown.
+    - `expected(config)`: its weights, lazily: a caller may stop at the first that is missing.
+    - `ignored(name)`: whether a tensor that no role names may be left unread.
+    - `trace(step, config, weights)`: record one step; gives logits f32[rows, vocabulary] of the
+      tokens that `step.last` names.
+    - `inputs`: names of the values that a prompt may supply beside its tokens.
+    """
+
+    name: str
+    model_types: tuple[str, ...]
+    architectures: tuple[str, ...]
+    from_json: Callable[[Mapping[str, Any], str], Any]
+    from_gguf: Callable[[Mapping[str, Any], Collection[str], str], Any]
+    expected: Callable[[Any], Iterable[Expected]]
+    trace: Callable[[Step, Any, Weights], Traced]
+    ignored: Callable[[str], bool] = lambda _: False
+    inputs: tuple[str, ...] = ()
