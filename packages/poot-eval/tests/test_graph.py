@@ -132,9 +132,7 @@ def test_bf16_values_must_be_bf16(rng):
     values = rng.standard_normal(4).astype(np.float32) + np.float32(2**-20)
     with pytest.raises(BindError, match="not bf16"):
         eval(b.build(), {X: values})
-    assert np.array_equal(
-        eval(b.build(), {X: round_bf16(values)}).outputs["y"], -round_bf16(values)
-    )
+    assert np.array_equal(eval(b.build(), {X: round_bf16(values)}).outputs["y"], -round_bf16(values))
 
 
 def test_a_fault_is_an_error_and_not_a_value(rng):

@@ -167,7 +167,8 @@ def test_robust_access_is_recorded_and_strict_raises():
     assert (load.array, load.access, load.index, load.count) == ("x", "load", -2, 10)
     assert (store.array, store.access, store.index, store.count) == ("y", "store", 8, 8)
     assert "test_kernel_ir.py" in load.line
-    assert out.tolist() == [0, 1, 1, 3, 5, 7, 9, 1]  # zero where the load was outside
+    assert out[2:7].tolist() == [1, 3, 5, 7, 9]
+    assert np.isnan(out[[1, 7]]).all() and out[0] == 0  # what is read outside shows
     with pytest.raises(OutOfRangeError, match=r"load x\[-2\] of 10"):
         run_kernel(kernel, [x_, out], (1, 1, 1), strict=True)
 
@@ -175,7 +176,7 @@ def test_robust_access_is_recorded_and_strict_raises():
 def test_counts_bound_what_a_kernel_sees():
     b = KernelBuilder("length", 8)
     x, y = b.buffer("x", F32, READ), b.buffer("y", I32, READ_WRITE)
-    y[b.thread_id()] = x.length() + b.cast(x[b.thread_id()], I32)
+    y[b.thread_id()] = x.length() + b.cast(x[b.thread_id()] == 1.0, I32)
     out = np.zeros(8, np.int32)
     (fault,) = run_kernel(b.finish(), [np.ones(8, np.float32), out], (1, 1, 1), counts=[5, 8])
     assert fault.index == 5 and out.tolist() == [6, 6, 6, 6, 6, 5, 5, 5]

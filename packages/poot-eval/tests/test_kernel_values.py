@@ -38,9 +38,7 @@ def test_fma_rounds_once(rng):
     keep = np.isfinite(a) & np.isfinite(b) & (np.abs(a) < 1e15) & (np.abs(b) < 1e15)
     a, b = a[keep], b[keep]
     # Addends near the product's size, so that sums cancel, tie and go denormal.
-    c = (-(a.astype(np.float64) * b) * (1 + rng.integers(-3, 4, a.size) * 2.0**-24)).astype(
-        np.float32
-    )
+    c = (-(a.astype(np.float64) * b) * (1 + rng.integers(-3, 4, a.size) * 2.0**-24)).astype(np.float32)
     got = fma(as_values(a), as_values(b), as_values(c))[0]
     for x, y, z, result in zip(a, b, c, got, strict=True):
         exact = Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
@@ -57,9 +55,7 @@ def test_fma_on_a_tie_that_two_roundings_get_wrong():
     assert naive in (exact[0, 0], np.float32(1))
 
 
-@pytest.mark.parametrize(
-    "pair", [(7, 2), (-7, 2), (7, -2), (-7, -2), (2**31 - 1, 3), (-(2**31), 3)]
-)
+@pytest.mark.parametrize("pair", [(7, 2), (-7, 2), (7, -2), (-7, -2), (2**31 - 1, 3), (-(2**31), 3)])
 def test_integer_division_truncates(pair):
     a, b = (np.full((1, 1), v, np.int32) for v in pair)
     quotient = math.trunc(Fraction(pair[0], pair[1]))
@@ -69,9 +65,7 @@ def test_integer_division_truncates(pair):
 
 def test_unsigned_division_is_exact_over_the_whole_range(rng):
     a = rng.integers(0, 1 << 32, 5000, dtype=np.uint32)[None, :]
-    b = rng.integers(1, 1 << 32, 5000, dtype=np.uint32)[None, :] >> rng.integers(
-        0, 31, 5000, dtype=np.uint32
-    )
+    b = rng.integers(1, 1 << 32, 5000, dtype=np.uint32)[None, :] >> rng.integers(0, 31, 5000, dtype=np.uint32)
     b = np.maximum(b, np.uint32(1))
     assert np.array_equal(RULES["div"](a, b), a // b)
     assert np.array_equal(RULES["rem"](a, b), a % b)
@@ -86,9 +80,7 @@ def test_what_is_undefined_shows():
         assert RULES["rem"](one, zero)[0, 0] == POISON_BITS
         assert cast(as_values([np.nan]), I32)[0, 0] == POISON_BITS
     assert cast(as_values([-2.9, 2.9]), I32).tolist() == [[-2, 2]]
-    assert cast(as_values([0.0, -0.0, np.nan, 1e-45]), BOOL).tolist() == [
-        [False, False, True, True]
-    ]
+    assert cast(as_values([0.0, -0.0, np.nan, 1e-45]), BOOL).tolist() == [[False, False, True, True]]
 
 
 def test_halves_go_both_ways(rng):

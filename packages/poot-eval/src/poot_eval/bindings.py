@@ -24,9 +24,7 @@ def check_dispatch(dispatch: Dispatch, caps: Caps) -> None:
     for op in kernel.body.walk():
         needs = KERNEL_OPS[op.kind].needs
         if needs is not None and needs not in caps.features:
-            raise KernelError(
-                f"{name}: {op.kind} needs {needs}, which the target lacks ({op.line})"
-            )
+            raise KernelError(f"{name}: {op.kind} needs {needs}, which the target lacks ({op.line})")
     _check_args(name, dispatch, kernel, caps)
 
 

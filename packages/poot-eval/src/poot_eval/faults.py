@@ -35,9 +35,7 @@ class RangeFault:
 
     def __str__(self) -> str:
         where = f" ({self.line})" if self.line else ""
-        return (
-            f"kernel {self.kernel}: {self.access} {self.array}[{self.index}] of {self.count}{where}"
-        )
+        return f"kernel {self.kernel}: {self.access} {self.array}[{self.index}] of {self.count}{where}"
 
 
 Fault = CheckFault | RangeFault

@@ -63,37 +63,27 @@ def run_kernel(
         for first in range(0, total, chunk):
             lanes = Lanes(min(chunk, total - first), kernel.group_size, first)
             memory.enter(lanes)
-            _Run(kernel, memory, lanes, groups, subgroup_width, deadline, checks).block(
-                kernel.body, None
-            )
+            _Run(kernel, memory, lanes, groups, subgroup_width, deadline, checks).block(kernel.body, None)
     return [*checks.values(), *memory.faults.values()]
 
 
 def _checked(kernel: Kernel, buffers: Sequence[Array], counts: Sequence[int] | None) -> list[int]:
     if len(buffers) != len(kernel.params):
-        raise KernelError(
-            f"kernel {kernel.name} has {len(kernel.params)} parameters, not {len(buffers)}"
-        )
+        raise KernelError(f"kernel {kernel.name} has {len(kernel.params)} parameters, not {len(buffers)}")
     for param, data in zip(kernel.params, buffers, strict=True):
         if data.ndim != 1 or data.dtype != param.dtype.numpy or not data.flags.c_contiguous:
             got = f"{data.dtype}{list(data.shape)}"
-            raise KernelError(
-                f"kernel {kernel.name}: {param.name} is a contiguous {param.dtype}[n], not {got}"
-            )
+            raise KernelError(f"kernel {kernel.name}: {param.name} is a contiguous {param.dtype}[n], not {got}")
     sizes = [data.size for data in buffers] if counts is None else list(counts)
     for param, data, count in zip(kernel.params, buffers, sizes, strict=True):
         if count > data.size:
-            raise KernelError(
-                f"kernel {kernel.name}: {param.name} has {data.size} elements, not {count}"
-            )
+            raise KernelError(f"kernel {kernel.name}: {param.name} has {data.size} elements, not {count}")
     return sizes
 
 
 def _chunk_groups(kernel: Kernel) -> int:
     """Groups a chunk: every value may live, and so may every shared array."""
-    values = 1 + sum(
-        len(op.results) + sum(len(b.args) for b in op.blocks) for op in kernel.body.walk()
-    )
+    values = 1 + sum(len(op.results) + sum(len(b.args) for b in op.blocks) for op in kernel.body.walk())
     shared = 32 * sum(array.count for array in kernel.shared)  # with its tracker
     by_bytes = CHUNK_BYTES // (8 * values * kernel.group_size + shared)
     return max(1, min(CHUNK_THREADS // kernel.group_size, by_bytes))
@@ -125,9 +115,7 @@ class _Run:
             else:
                 value = evaluate(op.kind, operands, op.attrs, op.result.type)
                 if value is None:
-                    raise KernelError(
-                        f"kernel {self.kernel.name}: there is no operation {op.kind!r}"
-                    )
+                    raise KernelError(f"kernel {self.kernel.name}: there is no operation {op.kind!r}")
                 results = (value,)
             env.update(zip(op.results, results, strict=True))
         return []
@@ -158,9 +146,7 @@ class _Run:
         sizes = np.diff(np.append(starts, self.lanes.threads))
         if ((active != 0) & (active != sizes)).any():
             where = f" ({op.line})" if op.line else ""
-            raise DivergenceError(
-                f"kernel {self.kernel.name}: {op.kind} in divergent control flow{where}"
-            )
+            raise DivergenceError(f"kernel {self.kernel.name}: {op.kind} in divergent control flow{where}")
 
 
 # Places in the grid
@@ -208,27 +194,19 @@ def _check(run: _Run, op: Op, operands: list[Array], mask: Mask) -> tuple[Array,
     if failed.any():
         group, thread = np.argwhere(np.broadcast_to(failed, run.lanes.shape))[0]
         code = op.attrs["code"]
-        run.checks.setdefault(
-            code, CheckFault(run.kernel.name, code, run.lanes.first + int(group), int(thread))
-        )
+        run.checks.setdefault(code, CheckFault(run.kernel.name, code, run.lanes.first + int(group), int(thread)))
     return ()
 
 
 # Across threads
 
-_REDUCE: Mapping[str, np.ufunc] = MappingProxyType(
-    {"sum": np.add, "max": np.maximum, "min": np.minimum}
-)
+_REDUCE: Mapping[str, np.ufunc] = MappingProxyType({"sum": np.add, "max": np.maximum, "min": np.minimum})
 
 
 def _group_reduce(run: _Run, op: Op, operands: list[Array], mask: Mask) -> tuple[Array, ...]:
     run.whole(mask, run.lanes.threads, op)
     value = _full(run, operands[0])
-    return (
-        _REDUCE[op.kind.removeprefix("group_")].reduce(
-            value, axis=1, keepdims=True, dtype=value.dtype
-        ),
-    )
+    return (_REDUCE[op.kind.removeprefix("group_")].reduce(value, axis=1, keepdims=True, dtype=value.dtype),)
 
 
 def _subgroup_reduce(run: _Run, op: Op, operands: list[Array], mask: Mask) -> tuple[Array, ...]:
@@ -301,11 +279,7 @@ def _for(run: _Run, op: Op, operands: list[Array], mask: Mask) -> list[Array]:
         run.in_time()
         run.bind(body, [index.astype(np.int32), *carried])
         new = run.block(body, running)
-        carried = (
-            new
-            if running is None
-            else [_merge(running, n, c) for n, c in zip(new, carried, strict=True)]
-        )
+        carried = new if running is None else [_merge(running, n, c) for n, c in zip(new, carried, strict=True)]
         index = index + step
 
 
@@ -321,11 +295,7 @@ def _while(run: _Run, op: Op, operands: list[Array], mask: Mask) -> list[Array]:
             return carried
         run.bind(body, carried)
         new = run.block(body, running)
-        carried = (
-            new
-            if running is None
-            else [_merge(running, n, c) for n, c in zip(new, carried, strict=True)]
-        )
+        carried = new if running is None else [_merge(running, n, c) for n, c in zip(new, carried, strict=True)]
 
 
 _SPECIAL: Mapping[str, Callable[[_Run, Op, list[Array], Mask], Sequence[Array]]] = MappingProxyType(

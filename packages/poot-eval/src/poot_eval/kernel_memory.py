@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poot_eval.faults import OutOfRangeError, RaceError, RangeFault
-from poot_eval.kernel_values import poison
+from poot_eval.kernel_values import POISON_BITS, poison
 from poot_eval.races import Actors, Tracker
 from poot_executor.errors import KernelError
 from poot_executor.kernel.ir import Access, Kernel, SharedArray
@@ -93,7 +93,8 @@ class Spot:
 class Memory:
     """Everything a kernel's loads and stores go through.
 
-    A load outside an array gives zero, a store there is dropped, and both are recorded in `faults`.
+    A load outside an array gives some value (here a pattern that shows), a store there is dropped,
+    and both are recorded in `faults`.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class Memory:
         inside = self._inside(spot, "load", index, width)
         place, words = spot.place, spot.words(index, width)
         if not place.data.size:
-            return np.zeros(words.shape, place.data.dtype)
+            return np.full(words.shape, np.uint32(POISON_BITS).view(place.data.dtype))
         values = place.data.take(words, mode="clip")
         if place.tracker is not None:
             chosen = _and(spot.mask, inside)
@@ -138,7 +139,8 @@ class Memory:
             self._raise_race(spot, flat, place.tracker.read(flat, by), by, "read")
         if inside is None:
             return values
-        return np.where(inside[..., None] if width > 1 else inside, values, values.dtype.type(0))
+        outside = np.uint32(POISON_BITS).view(values.dtype)
+        return np.where(inside[..., None] if width > 1 else inside, values, outside)
 
     def store(self, spot: Spot, index: Array, value: Array) -> None:
         """Write each active thread's value from its index on."""
@@ -202,9 +204,7 @@ class Memory:
             by = by.repeated(flat.shape[1])
         return flat.reshape(-1) + spot.place.base, by
 
-    def _raise_race(
-        self, spot: Spot, words: Ints, race: NDArray[np.bool_], by: Actors, what: str
-    ) -> None:
+    def _raise_race(self, spot: Spot, words: Ints, race: NDArray[np.bool_], by: Actors, what: str) -> None:
         if race.any():
             place = spot.place
             index = (int(words[race][0]) - place.base) % (place.stride or place.data.size)
@@ -224,9 +224,7 @@ def _track_overlaps(kernel: Kernel, places: list[Place], races: bool) -> None:
     Raises KernelError where a buffer that is declared READ overlaps one that the kernel writes.
     """
     written = {
-        op.attrs["buffer"]
-        for op in kernel.body.walk()
-        if op.kind in ("store", "atomic") and "buffer" in op.attrs
+        op.attrs["buffer"] for op in kernel.body.walk() if op.kind in ("store", "atomic") and "buffer" in op.attrs
     }
     for low, high, members in _clusters(places):
         if not written.intersection(members):

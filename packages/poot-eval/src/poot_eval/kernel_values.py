@@ -66,9 +66,7 @@ def fma(a: Array, b: Array, c: Array) -> Array:
         inexact = doubtful & (error != 0) & np.isfinite(total) & ((bits & np.uint64(1)) == 0)
         outward = np.signbit(error) == np.signbit(total)
         nudge = np.where(outward, np.int64(1), np.int64(-1))
-        total = np.where(inexact, total.view(np.int64) + nudge, total.view(np.int64)).view(
-            np.float64
-        )
+        total = np.where(inexact, total.view(np.int64) + nudge, total.view(np.int64)).view(np.float64)
     return total.astype(np.float32)
 
 
@@ -156,9 +154,7 @@ RULES: Mapping[str, Callable[..., Array]] = MappingProxyType(
 `evaluate`."""
 
 
-def evaluate(
-    kind: str, operands: list[Array], attrs: Mapping[str, Any], result: KType
-) -> Array | None:
+def evaluate(kind: str, operands: list[Array], attrs: Mapping[str, Any], result: KType) -> Array | None:
     """The result of an elementwise operation; None where `kind` is not one."""
     rule = RULES.get(kind)
     if rule is not None:

@@ -44,11 +44,7 @@ class Touches:
     def unordered(self, words: Ints, by: Actors) -> NDArray[np.bool_]:
         """For each access: whether another thread touched the word and nothing orders the two."""
         group = self.group[words]
-        here = (
-            (group == by.group)
-            & (self.epoch[words] == by.epoch)
-            & (self.thread[words] != by.thread)
-        )
+        here = (group == by.group) & (self.epoch[words] == by.epoch) & (self.thread[words] != by.thread)
         return here | ((group != NOBODY) & (group != by.group))
 
     def mark(self, words: Ints, by: Actors) -> None:
@@ -83,9 +79,7 @@ class Tracker:
         self.reads.mark(words, by)
         return race
 
-    def write(
-        self, words: Ints, by: Actors, changes: NDArray[np.bool_] | None
-    ) -> NDArray[np.bool_]:
+    def write(self, words: Ints, by: Actors, changes: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
         """Plain stores. `changes` says which words another thread's earlier write is lost in; None:
         every such write counts.
 
