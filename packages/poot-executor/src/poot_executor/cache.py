@@ -6,7 +6,7 @@ kernel's digest, poot's version and what the device says of its emitter. It hold
     magic (8) · SHA-256 of the rest (32) · key (32) · three fields: length (u32), bytes
 
 where numbers are little-endian and the fields are name, code and entry point. Anything else
-(truncated, altered, foreign, of another key) is not an entry: it is compiled again and written over.
+(truncated, altered, foreign, of another key) is no entry: it is compiled again and written over.
 Nothing is unpickled or run.
 """
 
@@ -61,9 +61,7 @@ class CompileCache:
     `source_digest` of the device's package.
     """
 
-    def __init__(
-        self, folder: Path | None, *, emitter: str = "", max_bytes: int = MAX_BYTES
-    ) -> None:
+    def __init__(self, folder: Path | None, *, emitter: str = "", max_bytes: int = MAX_BYTES) -> None:
         self._folder = folder
         self._context = f"{metadata.version('poot-executor')}\n{emitter}"
         self._max_bytes = max_bytes
@@ -151,9 +149,7 @@ class CompileCache:
 
 def cache_key(target: Target, digest: bytes, context: str) -> bytes:
     """32 bytes that name what a kernel of that digest compiles to on that target."""
-    caps = "\n".join(
-        f"{f.name}={_canonical(getattr(target.caps, f.name))}" for f in fields(target.caps)
-    )
+    caps = "\n".join(f"{f.name}={_canonical(getattr(target.caps, f.name))}" for f in fields(target.caps))
     parts = (context.encode(), target.kind.encode(), caps.encode(), digest)
     hashed = hashlib.sha256()
     for part in parts:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 
 from poot_executor.device import Device, Driver, Found, Missing
-from poot_executor.errors import DeviceNotFound, DuplicateDevice
+from poot_executor.errors import DeviceNotFound, DuplicateDevice, PootError
 from poot_executor.settings import DeviceSettings
 
 DEVICES = "poot.devices"
@@ -115,9 +115,7 @@ def open_device(
     return device, Choice(name, selector, _description(known[name], selector), ())
 
 
-def _open_automatic(
-    known: Mapping[str, EntryPoint], settings: DeviceSettings
-) -> tuple[Device, Choice]:
+def _open_automatic(known: Mapping[str, EntryPoint], settings: DeviceSettings) -> tuple[Device, Choice]:
     skipped: list[tuple[str, str]] = []
     candidates: list[tuple[str, Found]] = []
     for status in (_status(point, settings, try_open=False) for point in known.values()):
@@ -173,9 +171,7 @@ def _status(point: EntryPoint, settings: DeviceSettings, try_open: bool) -> Stat
         except Exception as raised:  # noqa: BLE001 - likewise
             refused[found.selector] = _reason(raised)
     distribution, version = _distribution(point)
-    return Status(
-        point.name, distribution, version, entries, error, automatic, tuple(opened), refused
-    )
+    return Status(point.name, distribution, version, entries, error, automatic, tuple(opened), refused)
 
 
 def _driver(point: EntryPoint) -> Driver:
@@ -221,7 +217,8 @@ def _listing(known: Mapping[str, EntryPoint], settings: DeviceSettings) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    return _one_line(f"{type(error).__name__}: {error}")
+    """An error in one line: poot's own explain themselves, others need their type."""
+    return _one_line(str(error) if isinstance(error, PootError) else f"{type(error).__name__}: {error}")
 
 
 def _one_line(text: str) -> str:

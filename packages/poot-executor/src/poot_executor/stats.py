@@ -76,9 +76,7 @@ class Counters:
     exposed_host_time: float = 0.0
     between_time: float = 0.0
 
-    def freeze(
-        self, executables: int, entries: int, memory: MemoryInfo | None, poisoned: str | None
-    ) -> EngineStats:
+    def freeze(self, executables: int, entries: int, memory: MemoryInfo | None, poisoned: str | None) -> EngineStats:
         """A snapshot. The device's time is unknown before the first step."""
         return EngineStats(
             executables=executables,

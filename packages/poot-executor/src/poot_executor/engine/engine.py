@@ -143,8 +143,7 @@ class Engine(Executor):
         self._flight.require_room()
         if found.failure is not None:
             raise NeedsReset(
-                f"executable {found.id} failed a step ({found.failure}): "
-                "call reset_state before the next one"
+                f"executable {found.id} failed a step ({found.failure}): call reset_state before the next one"
             )
         encoded = item.encode(inputs)
         lane = self._recorded_lane(found, item, 1 if self._flight.uses(item.lanes[0]) else 0)

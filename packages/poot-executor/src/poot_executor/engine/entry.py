@@ -109,13 +109,10 @@ class Entry:
 def _input_bytes(slot: SlotField, value: NDArray[Any]) -> bytes:
     dtype, shape = slot.type.dtype, slot.type.shape
     if not isinstance(value, np.ndarray):
-        raise BindError(
-            f"input {slot.key} must be an array {slot.type}, not {type(value).__name__}"
-        )
+        raise BindError(f"input {slot.key} must be an array {slot.type}, not {type(value).__name__}")
     if value.dtype != dtype.numpy or value.shape != shape:
         raise BindError(
-            f"input {slot.key} must be {slot.type} (numpy {dtype.numpy}), "
-            f"not {value.dtype}{list(value.shape)}"
+            f"input {slot.key} must be {slot.type} (numpy {dtype.numpy}), not {value.dtype}{list(value.shape)}"
         )
     return to_bytes(value, dtype)
 

@@ -114,9 +114,7 @@ def new_lane(program: Program, made: Transaction) -> Lane:
     return Lane(inputs, outputs, np.zeros(inputs.nbytes, np.uint8))
 
 
-def bindings(
-    entry: Entry, lane: Lane, states: Mapping[StateKey, State], arena: Buffer | None
-) -> Bindings:
+def bindings(entry: Entry, lane: Lane, states: Mapping[StateKey, State], arena: Buffer | None) -> Bindings:
     """Where the spaces of an entry's program lie."""
     program = entry.program
     return Bindings(

@@ -56,21 +56,15 @@ class Flight:
     def require_room(self) -> None:
         """Raise CallOrder where no further step may be submitted."""
         if len(self._steps) == MOST_IN_FLIGHT:
-            raise CallOrder(
-                f"{MOST_IN_FLIGHT} steps are submitted: collect step {self._steps[0].id} first"
-            )
+            raise CallOrder(f"{MOST_IN_FLIGHT} steps are submitted: collect step {self._steps[0].id} first")
 
     def oldest(self, id: StepId) -> Step:
         """The step that `id` names, which must be the oldest. Raises NeedsReset for a lost one."""
         if id in self._lost:
             executable, reason = self._lost.pop(id)
-            raise NeedsReset(
-                f"step {id} was discarded ({reason}): reset_state executable {executable.id}"
-            )
+            raise NeedsReset(f"step {id} was discarded ({reason}): reset_state executable {executable.id}")
         if not self._steps or self._steps[0].id != id:
-            state = (
-                f"step {self._steps[0].id} is the oldest" if self._steps else "none is in flight"
-            )
+            state = f"step {self._steps[0].id} is the oldest" if self._steps else "none is in flight"
             raise CallOrder(f"step {id} cannot be collected now: {state}")
         return self._steps[0]
 

@@ -36,8 +36,7 @@ class Health:
         """Raise Poisoned or CallOrder where the device must not be touched any more."""
         if self._reason is not None:
             raise Poisoned(
-                f"this engine is poisoned ({self._reason}) and refuses all work: "
-                "open the device again in a new process"
+                f"this engine is poisoned ({self._reason}) and refuses all work: open the device again in a new process"
             )
         if self._closed:
             raise CallOrder("this engine is closed: make a new one")

@@ -39,9 +39,7 @@ def new_state_types(
     for use in uses:
         have = types.get(use.key)
         if have is not None and not _prefix(have, use.type) and not _prefix(use.type, have):
-            raise BindError(
-                f"state {use.key} is {have} in this executable; the program has {use.type}"
-            )
+            raise BindError(f"state {use.key} is {have} in this executable; the program has {use.type}")
         if have is not None and _prefix(use.type, have):
             continue
         if have is not None and dirty:

@@ -40,9 +40,7 @@ class WeightTable:
         known = set(store.names())
         for key, name in weight_map.items():
             if name not in known:
-                raise WeightError(
-                    f"weight {key} is mapped to {name!r}, which the checkpoint does not hold"
-                )
+                raise WeightError(f"weight {key} is mapped to {name!r}, which the checkpoint does not hold")
         self._store = store
         self._map = dict(weight_map)
         self._runs: dict[Run, Uploaded] = {}
@@ -84,9 +82,7 @@ class WeightTable:
         named: list[tuple[WeightUse, str]] = []
         for use in uses:
             if use.key not in self._map:
-                raise BindError(
-                    f"weight {use.key} ({use.type}) is unbound: the weight map does not name it"
-                )
+                raise BindError(f"weight {use.key} ({use.type}) is unbound: the weight map does not name it")
             named.append((use, self._map[use.key]))
         return named
 
@@ -115,9 +111,7 @@ def check_stored(use: WeightUse, stored: StoredTensor) -> None:
     layout, format = use.layout, stored.format
     where = f"weight {use.key} ({stored.name!r})"
     if format != layout.format:
-        raise WeightError(
-            f"{where} is stored as {format.name}; the program was compiled for {layout.format.name}"
-        )
+        raise WeightError(f"{where} is stored as {format.name}; the program was compiled for {layout.format.name}")
     if prod(stored.shape) == 0:
         raise WeightError(f"{where} is empty: {list(stored.shape)}")
     columns = stored.shape[-1] if stored.shape else 1
