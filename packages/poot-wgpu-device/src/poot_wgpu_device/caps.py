@@ -1,0 +1,69 @@
+"""What an adapter can do, as data: limits from the library, features that it names, and errors of its arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from poot_executor.compile.target import Caps
+
+WANTED = ("subgroup", "subgroup-barrier", "timestamp-query")
+"""Library features that are asked for where the adapter has them."""
+
+OPTIONAL = frozenset({"subgroup", "dot4", "pack2x16float", "unpack2x16float"})
+"""Features of kernels that a device opens with only where their known answers were right."""
+
+_ROUTINES: Mapping[str, float] = MappingProxyType(
+    {"exp": 2.0, "log": 2.0, "sin": 2.0, "cos": 2.0, "tanh": 3.0, "erf": 3.0, "pow": 2.0}
+)
+"""ULP of the routines where division, fma and rounding are exact, see tests/test_accuracy.py."""
+
+LLVMPIPE_ERRORS: Mapping[str, float] = MappingProxyType({"div": 0.5, "sqrt": 0.5, "rsqrt": 1.5, **_ROUTINES})
+"""ULP on Mesa's llvmpipe, the worst of 2^18 random arguments an operation over its range, against float64."""
+
+WGSL_ERRORS: Mapping[str, float] = MappingProxyType(
+    {"div": 2.5, "sqrt": 3.0, "rsqrt": 2.0, **{name: 2 * error for name, error in _ROUTINES.items()}}
+)
+"""ULP that WGSL allows (section "Floating point accuracy"); the routines divide, and so inherit some of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """An adapter's facts: names, whether it is a CPU, limits and features as the library names them."""
+
+    name: str
+    driver: str
+    backend: str
+    software: bool
+    limits: Mapping[str, int]
+    features: frozenset[str]
+
+    @property
+    def is_llvmpipe(self) -> bool:
+        return self.name.startswith("llvmpipe")
+
+
+def caps_of(adapter: Adapter, features: Set[str], subgroup_width: int | None) -> Caps:
+    """The caps of an adapter with those kernel features."""
+    limit = adapter.limits
+    groups = limit["max-compute-workgroups-per-dimension"]
+    return Caps(
+        # One storage buffer is the fault word's.
+        max_bindings=limit["max-storage-buffers-per-shader-stage"] - 1,
+        max_binding_bytes=limit["max-storage-buffer-binding-size"] // 256 * 256,
+        max_buffer_bytes=limit["max-buffer-size"] // 256 * 256,
+        max_groups=(groups, groups, groups),
+        max_group_size=min(limit["max-compute-invocations-per-workgroup"], limit["max-compute-workgroup-size-x"]),
+        max_shared_bytes=limit["max-compute-workgroup-storage-size"],
+        # 256: the largest value of this limit that WebGPU lets an adapter have, so that layouts are the same everywhere.
+        offset_alignment=max(256, limit["min-storage-buffer-offset-alignment"]),
+        group_threads=32 if adapter.is_llvmpipe else 64,
+        tile_rows=32,
+        subgroup_width=subgroup_width if "subgroup" in features else None,
+        features=frozenset(features),
+        # llvmpipe rounds a·b before it adds, and keeps denormals; a GPU's driver may do otherwise.
+        contracts=not adapter.is_llvmpipe,
+        flushes_denormals=not adapter.is_llvmpipe,
+        errors=LLVMPIPE_ERRORS if adapter.is_llvmpipe else WGSL_ERRORS,
+    )

@@ -1,0 +1,303 @@
+"""`WgpuDevice`: kernels as WGSL on whatever wgpu drives, Vulkan, Metal or Direct3D 12."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from poot_executor.cache import CompileCache
+from poot_executor.compile.target import Caps, Target
+from poot_executor.device import Buffer, BufferKind, BufferSlice, Commands, Compiled, MemoryInfo, Recording
+from poot_executor.errors import DeviceLost, DeviceTimeout, KernelFault, Poisoned
+from poot_executor.kernel.ir import Kernel
+from poot_executor.kernel_device import KernelDevice
+from poot_wgpu_device.emit import ENTRY, emit
+from poot_wgpu_device.memory import Memory, host_bytes, host_target, words
+from poot_wgpu_device.native import STORAGE, Native
+from poot_wgpu_device.program import WgpuKernel, load_kernel, release_kernel
+from poot_wgpu_device.queue import Recorder, WgpuRecording, parse
+from poot_wgpu_device.wait import Waiter
+
+UNSENT_BYTES = 64 << 20
+"""Written bytes that the library may hold in staging memory before they are submitted."""
+
+READ_BYTES = 64 << 20
+"""Bytes that one read maps at a time."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Flight:
+    """A replay that was not waited for: its recording and submission. `last`: no later replay of that recording is in flight."""
+
+    recording: WgpuRecording
+    submission: int
+
+
+class WgpuDevice(KernelDevice):
+    """One wgpu device. `synchronize` waits for the oldest replay that was not waited for.
+
+    `switched_off` says why an optional feature is not in the caps although the adapter names it.
+    """
+
+    def __init__(self, native: Native, caps: Caps, cache: CompileCache, *, timeout: float, timestamps: bool) -> None:
+        super().__init__(cache)
+        self.switched_off: Mapping[str, str] = {}
+        self._native = native
+        self._target = Target("wgpu", caps)
+        self._timeout = timeout
+        self._waiter = Waiter(native.poll)
+        self._memory = Memory(native, caps.max_buffer_bytes or (1 << 31) - 256)
+        self._fault = native.create_buffer(4, STORAGE)
+        native.check("create_buffer")
+        self._recorder = Recorder(native, self._memory, self._fault, timestamps=timestamps)
+        self._recordings: set[WgpuRecording] = set()
+        self._flights: deque[Flight] = deque()
+        self._served: tuple[BufferSlice, bytes] | None = None
+        self._seconds: float | None = None
+        self._unsent = 0
+        self._poisoned = ""
+
+    @property
+    def target(self) -> Target:
+        """Kind "wgpu"."""
+        return self._target
+
+    def settle(self, caps: Caps, switched_off: Mapping[str, str]) -> None:
+        """The caps that remain after known answers. What was compiled for the former ones is dropped."""
+        self._target = Target("wgpu", caps)
+        self.switched_off = dict(switched_off)
+        self._drop_kernels()
+
+    # Memory
+
+    def allocate(self, kind: BufferKind, nbytes: int) -> Buffer:
+        """WebGPU zeroes every buffer before its first use."""
+        self._require("allocate")
+        buffer = self._memory.allocate(kind, nbytes)
+        self._observe("allocate")
+        return buffer
+
+    def free(self, buffer: Buffer) -> None:
+        """The memory goes once no submission uses it."""
+        self._require("free")
+        if self._served is not None and self._served[0].buffer is buffer:
+            self._served = None
+        self._memory.free(buffer)
+
+    def write(self, buffer: Buffer, data: bytes | memoryview | NDArray[Any], offset: int = 0) -> None:
+        """Copied before it returns. Bytes beside an odd piece keep their value, which costs a read."""
+        self._require("write")
+        flat = host_bytes(data)
+        self._memory.check(BufferSlice(buffer, offset, flat.size))
+        if flat.size == 0:
+            return
+        self._forget_served(buffer)
+        low, high = offset // 4 * 4, words(offset + flat.size)
+        if low != offset or (high != offset + flat.size and high <= words(buffer.nbytes)):
+            flat = self._merged(buffer, flat, offset, low, high)
+        for start in range(0, flat.size, UNSENT_BYTES):
+            piece = flat[start : start + UNSENT_BYTES]
+            self._native.write(buffer.handle, low + start, memoryview(piece))
+            self._unsent += piece.size
+            if self._unsent >= UNSENT_BYTES:
+                self._wait(self._submit(None), "write")
+        self._observe("write")
+
+    def _merged(self, buffer: Buffer, flat: NDArray[np.uint8], offset: int, low: int, high: int) -> NDArray[np.uint8]:
+        """Whole words around an odd piece, with what the buffer holds beside it."""
+        whole = np.empty(high - low, np.uint8)
+        for start in {low, high - 4}:
+            whole[start - low : start - low + 4] = np.frombuffer(self._fetch(buffer, start, 4), np.uint8)
+        whole[offset - low : offset - low + flat.size] = flat
+        return whole
+
+    def read(self, buffer: Buffer, out: memoryview | NDArray[Any], offset: int = 0) -> None:
+        """From what the last `synchronize` brought where that holds it, else by a copy and a bounded wait."""
+        self._require("read")
+        flat = host_target(out)
+        self._memory.check(BufferSlice(buffer, offset, flat.size))
+        if self._served is not None and not self._flights:
+            block, data = self._served
+            start = offset - block.offset
+            if block.buffer is buffer and 0 <= start and start + flat.size <= block.nbytes:
+                flat[:] = np.frombuffer(data, np.uint8, flat.size, start)
+                return
+        low, high = offset // 4 * 4, words(offset + flat.size)
+        for start in range(low, high, READ_BYTES):
+            stop = min(start + READ_BYTES, high)
+            data = np.frombuffer(self._fetch(buffer, start, stop - start), np.uint8)
+            first, last = max(start, offset), min(stop, offset + flat.size)
+            flat[first - offset : last - offset] = data[first - start : last - start]
+
+    def _fetch(self, buffer: Buffer, offset: int, nbytes: int) -> bytes:
+        """Whole words of a buffer, after everything submitted and written."""
+        native, readback = self._native, self._memory.readback(nbytes)
+        encoder = native.begin()
+        native.copy(encoder, (buffer.handle, offset), (readback.handle, 0), nbytes)
+        submission = self._submit(native.finish(encoder))
+        data = self._take(readback, nbytes, submission, "read")
+        self._memory.free(readback)
+        return data
+
+    def memory(self) -> MemoryInfo:
+        """What this device allocated; WebGPU does not say what is free."""
+        self._require("memory")
+        return MemoryInfo(self._memory.used, None, None)
+
+    # Kernels
+
+    def compile(self, kernel: Kernel) -> Compiled:
+        """WGSL text."""
+        return Compiled(kernel.name, emit(kernel, self._target.caps).encode(), ENTRY)
+
+    def load(self, kernel: Kernel, compiled: Compiled) -> WgpuKernel:
+        """The kernel's pipeline. Raises WgpuError where the library refuses it."""
+        self._require("load")
+        loaded = load_kernel(self._native, kernel, compiled)
+        self._observe("load")
+        return loaded
+
+    def record(self, commands: Commands, download: BufferSlice | None) -> Recording:
+        """Bind groups, and a readback of the download, the fault word and the time stamps."""
+        self._require("record")
+        recording = self._recorder.record(commands, download)
+        self._recordings.add(recording)
+        self._observe("record")
+        return recording
+
+    def release(self, recording: Recording) -> None:
+        """Forget a recording; what is in flight is waited for first."""
+        self._require("release")
+        assert isinstance(recording, WgpuRecording)
+        if recording.released:
+            return
+        if recording.in_flight:
+            last = max(flight.submission for flight in self._flights if flight.recording is recording)
+            self._wait(last, "release")
+            self._flights = deque(f for f in self._flights if f.recording is not recording)
+        self._recordings.discard(recording)
+        self._recorder.release(recording)
+
+    def _drop_kernels(self) -> None:
+        for kernel in self._loaded.values():
+            release_kernel(self._native, kernel)
+        self._loaded.clear()
+
+    # Steps
+
+    def replay(self, recording: Recording) -> None:
+        """Submit what was encoded ahead, then encode the next replay while the device is busy."""
+        self._require("replay")
+        assert isinstance(recording, WgpuRecording)
+        if recording.released:
+            raise ValueError("a released recording was replayed")
+        commands = recording.ready if recording.ready is not None else self._recorder.encode(recording)
+        recording.ready = None
+        self._served = None
+        submission = self._submit(commands)
+        self._observe("replay")
+        self._flights.append(Flight(recording, submission))
+        recording.in_flight += 1
+        recording.replays += 1
+        # The first replay may be the only one, as of a weight's reordering.
+        if recording.replays > 1:
+            recording.ready = self._recorder.encode(recording)
+
+    def synchronize(self) -> None:
+        """Wait for the oldest replay that was not waited for, and take what it brings."""
+        self._require("synchronize")
+        if not self._flights:
+            return
+        flight = self._flights.popleft()
+        recording = flight.recording
+        recording.in_flight -= 1
+        # A readback that a later replay writes again belongs to that one.
+        if recording.readback is None or recording.in_flight:
+            self._wait(flight.submission, "replay")
+            return
+        data = self._take(recording.readback, recording.readback_bytes, flight.submission, "replay")
+        word, stamps = parse(recording, data)
+        self._seconds = None if stamps is None else (stamps[1] - stamps[0]) * self._native.stamp_period() * 1e-9
+        if recording.download is not None:
+            self._served = (recording.download, data)
+        if word:
+            raise KernelFault(recording.names.get(word >> 8, "unknown"), word & 0xFF)
+
+    def device_time(self) -> float | None:
+        """From the first pass's begin to the last one's end, of the replay that `synchronize` last waited for."""
+        self._require("device_time")
+        return self._seconds
+
+    # Submissions and waits
+
+    def _submit(self, commands: Any) -> int:
+        self._unsent = 0
+        return int(self._native.submit(commands))
+
+    def _wait(self, submission: int, what: str) -> None:
+        """Raises DeviceTimeout, DeviceLost or what the library reported."""
+        if not self._waiter.wait(submission, self._timeout):
+            self._poison(f"{what} did not finish within {self._timeout:g} s")
+            raise DeviceTimeout(what, self._timeout)
+        self._observe(what)
+
+    def _take(self, readback: Buffer, nbytes: int, submission: int, what: str) -> bytes:
+        """The bytes that a submission copied into a readback buffer."""
+        self._native.map(readback.handle, nbytes)
+        self._wait(submission, what)
+        # The wait has run the map's callback.
+        if not self._native.mapped.get(timeout=self._timeout):
+            self._observe(what)
+            self._poison(f"the result of {what} could not be mapped")
+            raise DeviceLost(f"wgpu could not map the result of {what}; the device is poisoned: open it again in a new process")
+        return self._native.take(readback.handle, nbytes)
+
+    # Failure and the end
+
+    def _require(self, call: str) -> None:
+        if self._poisoned:
+            raise Poisoned(f"{call} was refused, the device was not touched: {self._poisoned}; open it again in a new process")
+        self._observe(call)
+
+    def _observe(self, call: str) -> None:
+        """Raise DeviceLost where the device is gone, else what the library reported."""
+        if self._native.lost is not None:
+            self._poison(f"the device was lost: {self._native.lost}")
+            raise DeviceLost(f"wgpu lost the device, seen by {call}: {self._native.lost}; open it again in a new process")
+        self._native.check(call)
+
+    def _poison(self, reason: str) -> None:
+        """Refuse everything from now on. What pending work may use is leaked: the device may still write to it."""
+        self._poisoned = reason
+        self._native.leak()
+        self._memory.forget()
+        self._flights.clear()
+        self._recordings.clear()
+        self._loaded.clear()
+
+    def _forget_served(self, buffer: Buffer) -> None:
+        if self._served is not None and self._served[0].buffer is buffer:
+            self._served = None
+
+    def close(self) -> None:
+        """Wait, bounded, for what is in flight, and give everything back; where that fails it is leaked."""
+        if self._poisoned:
+            return
+        if self._native.lost is None and self._waiter.wait(self._submit(None), self._timeout):
+            for recording in list(self._recordings):
+                self._recorder.release(recording)
+            self._drop_kernels()
+            self._memory.free_all()
+            self._native.release_buffer(self._fault)
+            self._waiter.stop()
+            self._native.release()
+            self._flights.clear()
+            self._recordings.clear()
+            self._poisoned = "it was closed"
+        else:
+            self._poison("it did not come to an end when it was closed")

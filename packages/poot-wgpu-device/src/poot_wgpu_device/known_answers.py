@@ -1,0 +1,156 @@
+"""Known answers: a kernel for each optional feature, run when a device is opened. A wrong answer switches the feature off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from poot_executor.dtype import DType
+from poot_executor.kernel.builder import KernelBuilder
+from poot_executor.kernel.handle import Handle
+from poot_executor.kernel.ir import Access, Kernel
+
+WORDS = 1 << 12
+"""Input words of a case; one thread each."""
+
+GROUP = 64
+
+Words = NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """`kernel` maps each word of `given` to `per_thread` words; `wrong` says what is wrong with them, None where nothing is."""
+
+    feature: str
+    kernel: Kernel
+    given: Words
+    per_thread: int
+    wrong: Callable[[Words, Words], str | None]
+
+
+def cases() -> tuple[Case, ...]:
+    """The features that a device may have, each with its kernel and answers."""
+    mixed = np.arange(WORDS, dtype=np.uint32) * np.uint32(2654435761)
+    halves = _halves()
+    return (
+        _case("subgroup", mixed, _subgroup, 8, _wrong_subgroup),
+        _case("dot4", mixed, _dot4, 1, _wrong_dot4),
+        _case("unpack2x16float", halves, _unpack, 1, _wrong_unpack),
+        _case("pack2x16float", _around(halves), _pack, 1, _wrong_pack),
+    )
+
+
+def _case(
+    feature: str, given: Words, body: Callable[[KernelBuilder, Handle], Sequence[Handle]], count: int, wrong: Callable[[Words, Words], str | None]
+) -> Case:
+    b = KernelBuilder(f"known_answer_{feature}", GROUP)
+    source = b.buffer("source", DType.U32, Access.READ)
+    target = b.buffer("target", DType.U32, Access.READ_WRITE)
+    i = b.group_id() * GROUP + b.thread_id()
+    for k, value in enumerate(body(b, source[i])):
+        target[i * count + k] = value
+    return Case(feature, b.finish(), given, count, wrong)
+
+
+def subgroup_width(answer: Words) -> int:
+    """The width that the subgroup case's threads report; 0 where they disagree."""
+    sizes = answer.reshape(-1, 8)[:, 0]
+    return int(sizes[0]) if (sizes == sizes[0]).all() else 0
+
+
+def _subgroup(b: KernelBuilder, word: Handle) -> list[Handle]:
+    lane, size = b.lane_id(), b.subgroup_size()
+    signed, number = b.bitcast(word, DType.I32), b.cast(word >> 20, DType.F32)
+    return [
+        b.bitcast(size, DType.U32),
+        b.bitcast(b.subgroup_id() * 256 + lane, DType.U32),
+        b.subgroup_sum(word),
+        b.bitcast(b.subgroup_max(signed), DType.U32),
+        b.subgroup_min(word),
+        b.bitcast(b.subgroup_sum(number), DType.U32),
+        b.subgroup_shuffle(word, (lane * 3 + 1) % size),
+        b.subgroup_shuffle(word, 1) ^ b.subgroup_shuffle_xor(word, 2),
+    ]
+
+
+def _wrong_subgroup(given: Words, answer: Words) -> str | None:
+    width = subgroup_width(answer)
+    if width < 4 or GROUP % width:
+        return f"subgroups of {width} threads"
+    lanes = np.arange(width)
+    rows = given.reshape(-1, width)
+    thread = np.arange(WORDS) % GROUP
+    numbers = (rows >> np.uint32(20)).astype(np.float32).sum(axis=1)  # exact: integers below 2^19
+    expected = (
+        thread // width * 256 + thread % width,
+        np.repeat(rows.sum(axis=1, dtype=np.uint32), width),
+        np.repeat(rows.view(np.int32).max(axis=1).view(np.uint32), width),
+        np.repeat(rows.min(axis=1), width),
+        np.repeat(numbers.view(np.uint32), width),
+        rows[:, (lanes * 3 + 1) % width].ravel(),
+        (rows[:, 1:2] ^ rows[:, lanes ^ 2]).ravel(),
+    )
+    names = ("lane and subgroup ids", "sum", "max", "min", "sum of floats", "shuffle", "shuffle by xor")
+    for k, (name, values) in enumerate(zip(names, expected, strict=True)):
+        if not np.array_equal(answer.reshape(-1, 8)[:, k + 1], values):
+            return f"subgroup {name} is wrong"
+    return None
+
+
+def _dot4(b: KernelBuilder, word: Handle) -> list[Handle]:
+    return [b.bitcast(b.dot4(word, word * 2654435769, b.bitcast(word >> 3, DType.I32)), DType.U32)]
+
+
+def _wrong_dot4(given: Words, answer: Words) -> str | None:
+    def signed(words: Words) -> NDArray[np.int64]:
+        return words.view(np.int8).reshape(-1, 4).astype(np.int64)
+
+    total = (signed(given) * signed(given * np.uint32(2654435769))).sum(axis=1) + (given >> np.uint32(3))
+    return None if np.array_equal(answer, total.astype(np.uint32)) else "dot products of bytes are wrong"
+
+
+def _halves() -> Words:
+    """Every sixteenth half, and all near zero, the least normal one, one and infinity, of both signs; NaN among them."""
+    edges = np.concatenate([np.arange(64), 0x3E0 + np.arange(64), 0x3BE0 + np.arange(64), 0x7BC0 + np.arange(128)])
+    both = np.concatenate([edges, edges + 0x8000])
+    return np.concatenate([both, np.linspace(0, 0xFFFF, WORDS - both.size)]).astype(np.uint32)
+
+
+def _around(halves: Words) -> Words:
+    """Floats at halves, at the ties between neighbours, and one unit to each side of a tie."""
+    half = (halves & np.uint32(0x7FFF)).astype(np.uint16)
+    above = np.minimum(half + np.uint16(1), np.uint16(0x7C00))
+    tie = (half.view(np.float16).astype(np.float32) + above.view(np.float16).astype(np.float32)) / np.float32(2)
+    bits = tie.view(np.uint32) + np.tile(np.array([0, 1, -1, 0], np.int32), WORDS // 4).view(np.uint32)
+    exact = halves.astype(np.uint16).view(np.float16).astype(np.float32).view(np.uint32)
+    return np.where(np.arange(WORDS) % 7 == 0, exact, bits | halves >> np.uint32(15) << np.uint32(31))
+
+
+def _unpack(b: KernelBuilder, word: Handle) -> list[Handle]:
+    return [b.bitcast(b.half_to_float(word), DType.U32)]
+
+
+def _wrong_unpack(given: Words, answer: Words) -> str | None:
+    expected = given.astype(np.uint16).view(np.float16).astype(np.float32)
+    return _differ(answer.view(np.float32), expected)
+
+
+def _pack(b: KernelBuilder, word: Handle) -> list[Handle]:
+    return [b.float_to_half(b.bitcast(word, DType.F32))]
+
+
+def _wrong_pack(given: Words, answer: Words) -> str | None:
+    with np.errstate(over="ignore", invalid="ignore"):
+        expected = given.view(np.float32).astype(np.float16)
+    return _differ(answer.astype(np.uint16).view(np.float16), expected)
+
+
+def _differ(got: NDArray[np.floating], expected: NDArray[np.floating]) -> str | None:
+    """Values must agree in every bit; one NaN is as good as another."""
+    kind = np.uint32 if expected.dtype == np.float32 else np.uint16
+    same = (got.view(kind) == expected.view(kind)) | (np.isnan(got) & np.isnan(expected))
+    return None if same.all() else f"{int((~same).sum())} of {same.size} conversions of halves are wrong"
