@@ -1,5 +1,6 @@
 """The compile cache: hits by content, damaged entries, folders that fail, bounds, processes."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -207,8 +208,6 @@ def test_any_change_of_an_entry_makes_it_none(data):
 @given(st.binary(max_size=120))
 def test_a_payload_with_a_right_checksum_is_still_taken_apart_with_care(tail):
     """Whoever can write the folder can write a checksum: lengths and text are checked as well."""
-    import hashlib
-
     payload = DIGEST + tail
     data = b"POOTKRN1" + hashlib.sha256(payload).digest() + payload
     found = decode_entry(DIGEST, data)
@@ -325,9 +324,8 @@ def test_processes_share_a_folder(tmp_path):
         subprocess.Popen([sys.executable, "-c", script, str(tmp_path), str(step)], stderr=subprocess.PIPE)
         for step in (1, 3, 7, 9)
     ]
-    for process in running:
-        _, complaint = process.communicate(timeout=60)
-        assert process.returncode == 0, complaint.decode()
+    complaints = [process.communicate(timeout=60)[1].decode() for process in running]
+    assert [process.returncode for process in running] == [0, 0, 0, 0], complaints
     assert [p for p in tmp_path.iterdir() if p.suffix != SUFFIX] == []
 
 

@@ -19,6 +19,7 @@ import struct
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from enum import Enum
 from importlib import metadata, util
@@ -105,7 +106,8 @@ class CompileCache:
             self._counts["rejected"] += 1
             return None
         try:
-            os.utime(path)  # read again: no longer the oldest
+            with suppress(FileNotFoundError):  # another process evicted it after it was read
+                os.utime(path)  # no longer the oldest
         except OSError as error:
             self._warn(f"compile cache {path} cannot be touched: {error}")
         return found
@@ -227,11 +229,14 @@ def _read_regular(path: Path) -> bytes | None:
         descriptor = os.open(path, flags)
     except IsADirectoryError:
         return None
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(file.fileno())
+    try:
+        status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_ENTRY_BYTES:
             return None
-        return file.read(MAX_ENTRY_BYTES + 1)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(MAX_ENTRY_BYTES + 1)
+    finally:
+        os.close(descriptor)
 
 
 def _replace(path: Path, data: bytes) -> None:
