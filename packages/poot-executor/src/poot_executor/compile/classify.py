@@ -19,6 +19,8 @@ SCATTERS = frozenset(("scatter_update", "dynamic_update_slice"))
 ANCHORS = SWEEPS | SCATTERS | {"random_bits"}
 DEAR = frozenset("exp log sqrt recip tanh erf sin cos div pow".split())
 """Operations that are not worth computing twice."""
+MOVEMENT_COST = {"reshape": 0, "transpose": 0, "broadcast": 0, "slice": 0, "iota": 0, "concat": 2, "pad": 2, "gather": 2}
+"""Operations that a movement costs; one that only changes the index costs none."""
 CHEAP_OPERATIONS = 12
 """An expression of at most this many operations is recomputed by each of its consumers rather than stored."""
 
@@ -58,7 +60,7 @@ def operations(graph: Graph, value: Value, stored: Set[Value]) -> int | None:
         return 1
     if not is_inline(equation) or equation.op in DEAR or equation.op == "packed_dequant":
         return None
-    total = 1
+    total = MOVEMENT_COST.get(equation.op, 1)
     for operand in equation.inputs:
         cost = operations(graph, operand, stored)
         if cost is None or total + cost > CHEAP_OPERATIONS:

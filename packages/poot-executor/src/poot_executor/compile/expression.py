@@ -94,6 +94,60 @@ class Emission:
         self._known[key] = (handle, index, self.b.scope)
         return handle
 
+    def forget(self) -> None:
+        """Compute anew from here: a supplied value means something else now."""
+        self._known.clear()
+
+    def vector(self, value: Value, index: Index, axis: int) -> Handle:
+        """Four elements from `index`, neighbours along `axis`, as a vector: the index there is a multiple of 4, as is the extent.
+
+        Where the four lie side by side in a buffer of 32-bit elements they are one load; elementwise operations work on the vector.
+        A value that does not change along the axis, or has one element there, is a scalar.
+        """
+        wide = self._wide(value, index, axis)
+        if wide is not None:
+            return wide
+        lanes = [self.element(value, (*index[:axis], index[axis] + i, *index[axis + 1 :])) for i in range(4)]
+        return self.b.vector(*lanes)
+
+    def _wide(self, value: Value, index: Index, axis: int) -> Handle | None:
+        """The vector without taking it apart; None where that is not so simple."""
+        if value in self.supplied or self.scene.splat(value) is not None or value.shape[axis] == 1:
+            return self.element(value, index)
+        if value in self.scene.stored:
+            flat = all(extent == 1 for extent in value.shape[axis + 1 :])
+            layout = self.scene.layouts.get(value)
+            if layout is not None:
+                if len(value.shape) != 1 or layout.format.dtype is not DType.F32:
+                    return None
+                return self.b.bitcast(self.buffers[value][0].load_words(index[0], 4), DType.F32)
+            if not flat or value.shape[axis] % 4 or value.dtype.size != 4 or value.dtype is DType.BOOL:
+                return None
+            return self.buffers[value][0].load(linear(self.b, index, value.shape), 4)
+        equation = self.scene.graph.equation(value)
+        assert equation is not None
+        if equation.op in ELEMENTWISE and HELD[value.dtype] is not DType.BOOL:
+            if any(HELD[v.dtype] is DType.BOOL for v in equation.inputs):
+                return None
+            return emit_elementwise(self.b, equation, [self.vector(v, index, axis) for v in equation.inputs])
+        source = equation.inputs[0] if equation.inputs else value
+        zero = self.b.const(0, DType.I32)
+        match equation.op:
+            case "broadcast":
+                return self.vector(source, tuple(zero if e == 1 else i for i, e in zip(index, source.shape, strict=True)), axis)
+            case "transpose":
+                permutation = equation.params["permutation"]
+                moved: list[Handle] = [zero] * len(index)
+                for place, old in zip(index, permutation, strict=True):
+                    moved[old] = place
+                return self.vector(source, tuple(moved), permutation[axis])
+            case "reshape" if _same_tail(value.shape, source.shape, axis):
+                behind = len(value.shape) - axis
+                at = len(source.shape) - behind
+                lead = _reshaped(self.b, index[:axis], value.shape[:axis], source.shape[:at])
+                return self.vector(source, (*lead, *index[axis:]), at)
+        return None
+
     def _compute(self, value: Value, index: Index) -> Handle:
         if value in self.supplied:
             return self.supplied[value](index)
@@ -153,6 +207,12 @@ def unravel(b: KernelBuilder, position: Handle, shape: tuple[int, ...]) -> Index
             index.append(position % extent)
             position = position // extent
     return tuple(reversed(index))
+
+
+def _same_tail(shape: tuple[int, ...], source: tuple[int, ...], axis: int) -> bool:
+    """Do two shapes of one reshape agree from an axis of the first on?"""
+    behind = len(shape) - axis
+    return behind <= len(source) and shape[axis:] == source[len(source) - behind :]
 
 
 def _reshape(e: Emission, inputs, params, output: Value, index: Index) -> Handle:  # noqa: ANN001, ARG001

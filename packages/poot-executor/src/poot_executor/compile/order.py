@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from poot_executor.compile.classify import SCATTERS
 from poot_executor.compile.lower.draft import Draft
-from poot_executor.compile.regions import Region
+from poot_executor.compile.region import Region
 from poot_executor.errors import GraphError, Unsupported
 from poot_executor.graph.graph import Graph, Input, Value
 from poot_executor.graph.keys import Storage

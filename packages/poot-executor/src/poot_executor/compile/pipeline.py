@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from poot_executor.compile.attention import fuse_attention
 from poot_executor.compile.classify import weight_view
 from poot_executor.compile.expression import Scene
 from poot_executor.compile.lower import lower_region
@@ -36,7 +37,7 @@ def compile(graph: Graph, target: Target, options: CompileOptions = CompileOptio
     schema = make_schema(graph, target.caps.offset_alignment)
     if target.caps.granularity is Granularity.GRAPH:
         return _program(graph, target, schema, _whole_graph(graph, target, layouts), passes, ())
-    regions = form_regions(graph)
+    regions = fuse_attention(graph, form_regions(graph))
     scene = Scene(graph, regions.stored, layouts)
     reuse = Reuse()
     units = [

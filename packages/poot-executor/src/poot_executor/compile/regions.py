@@ -20,6 +20,7 @@ from poot_executor.compile.classify import (
     ANCHORS, ELEMENTWISE, REDUCTIONS, SCATTERS, SWEEPS, operations, weight_of, weight_view,
 )  # fmt: skip
 from poot_executor.compile.program import Decline
+from poot_executor.compile.region import Region, Regions
 from poot_executor.dtype import DType
 from poot_executor.graph.graph import Equation, Graph, Value
 
@@ -30,29 +31,6 @@ class Role(Enum):
     FULL = "full"
     SCALAR = "scalar"
     FREE = "free"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Region:
-    """One kernel to be: `root` is the value that it stores and `kind` its template.
-
-    `anchor` is the equation that the template computes; where it is not the root's own, the root is its epilogue. `reductions` are the
-    row reductions inside, in order; the root has `rows` rows then (and, where it is itself a reduction, one element a row).
-    """
-
-    kind: str
-    root: Value
-    anchor: Equation | None
-    reductions: tuple[Equation, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Regions:
-    """All regions in equation order, the stored values (inputs too), and what declined to fuse."""
-
-    regions: tuple[Region, ...]
-    stored: frozenset[Value]
-    declines: tuple[Decline, ...]
 
 
 KINDS = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from poot_executor.compile.expression import Index, Scene, unravel
 from poot_executor.compile.lower.draft import Draft, Frame, flat_element, grid
-from poot_executor.compile.regions import Region
+from poot_executor.compile.region import Region
 from poot_executor.compile.target import Caps
 from poot_executor.dtype import DType
 from poot_executor.kernel.handle import Handle

@@ -11,7 +11,7 @@ from poot_executor.compile.expression import Index, Scene, unravel
 from poot_executor.compile.lower.activations import activation_blocks
 from poot_executor.compile.lower.blocks import BlockReader
 from poot_executor.compile.lower.draft import Draft, Frame, grid
-from poot_executor.compile.regions import Region
+from poot_executor.compile.region import Region
 from poot_executor.compile.schedule import ContractionSchedule, contraction_schedule
 from poot_executor.compile.target import Caps
 from poot_executor.dtype import DType

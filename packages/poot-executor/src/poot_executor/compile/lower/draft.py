@@ -96,8 +96,9 @@ class Frame:
         return self.emission.element(value, index)
 
     def supply(self, value: Value, give: Callable[[Index], Handle]) -> None:
-        """From now on, expressions get this value's elements from the template."""
+        """From now on, expressions get this value's elements from the template, and what was computed before is forgotten."""
         self.emission.supplied[value] = give
+        self.emission.forget()
 
     def flat_group(self, groups: tuple[int, int, int]) -> Handle:
         """The group's number in a grid made by `grid`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from poot_executor.compile.expression import Scene
 from poot_executor.compile.lower.draft import Draft, Frame, flat_element, grid, store_elements, words_of
-from poot_executor.compile.regions import Region
+from poot_executor.compile.region import Region
 from poot_executor.compile.target import Caps
 
 

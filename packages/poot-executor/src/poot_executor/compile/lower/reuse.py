@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from poot_executor.compile.expression import Scene
 from poot_executor.compile.lower.draft import Draft, Operand, param_of
-from poot_executor.compile.regions import Region
+from poot_executor.compile.region import Region
 from poot_executor.graph.graph import Value
 
 

@@ -6,7 +6,7 @@ from poot_executor.compile.expression import Scene
 from poot_executor.compile.lower.draft import Draft, grid
 from poot_executor.compile.lower.hooks import Hooks
 from poot_executor.compile.lower.rows import row_threads
-from poot_executor.compile.regions import Region
+from poot_executor.compile.region import Region
 from poot_executor.compile.target import Caps
 from poot_executor.errors import Unsupported
 from poot_executor.kernels.random_bits import random_bits

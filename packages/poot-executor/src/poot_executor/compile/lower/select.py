@@ -5,7 +5,7 @@ from __future__ import annotations
 from poot_executor.compile.expression import Scene, unravel
 from poot_executor.compile.lower.draft import Draft, Frame, grid
 from poot_executor.compile.lower.rows import lowest, row_threads
-from poot_executor.compile.regions import Region
+from poot_executor.compile.region import Region
 from poot_executor.compile.target import Caps
 from poot_executor.compile.elementwise import HELD
 from poot_executor.dtype import DType

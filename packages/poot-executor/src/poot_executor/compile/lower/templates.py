@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from poot_executor.compile.expression import Scene
+from poot_executor.compile.lower.attention import lower_attention
 from poot_executor.compile.lower.batched import lower_batched
 from poot_executor.compile.lower.contraction import lower_contraction
 from poot_executor.compile.lower.draft import Draft
@@ -11,13 +12,13 @@ from poot_executor.compile.lower.rows import lower_rows
 from poot_executor.compile.lower.sample import lower_random, lower_sample
 from poot_executor.compile.lower.scatter import lower_scatter
 from poot_executor.compile.lower.select import lower_argmax, lower_top_k
-from poot_executor.compile.regions import Region
+from poot_executor.compile.region import Region
 from poot_executor.compile.target import Caps
 
 TEMPLATES = {
     "pointwise": lower_pointwise, "gather": lower_pointwise, "row_reduction": lower_rows, "batched_contraction": lower_batched,
     "indexed_contraction": lower_batched, "scatter": lower_scatter, "update_slice": lower_scatter, "argmax": lower_argmax,
-    "top_k": lower_top_k, "random_bits": lower_random, "sample": lower_sample,
+    "attention": lower_attention, "top_k": lower_top_k, "random_bits": lower_random, "sample": lower_sample,
 }  # fmt: skip
 
 
