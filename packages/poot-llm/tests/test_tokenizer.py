@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from poot_executor.errors import CheckpointError, PootError, RequestError, Unsupported
-
 from poot_llm.detokenizer import Detokenizer
 from poot_llm.pull import resolve
 from poot_llm.tokenizer import Tokenizer
@@ -84,7 +83,9 @@ def test_smollm2_ends_and_size(smollm2: Tokenizer) -> None:
     assert smollm2.token_text(2) == "<|im_end|>"
 
 
-@pytest.mark.parametrize("pre", ["smollm", "gpt-2", "llama-bpe", "qwen2", "tekken", "gpt-4o", "default", "deepseek-r1-qwen"])
+@pytest.mark.parametrize(
+    "pre", ["smollm", "gpt-2", "llama-bpe", "qwen2", "tekken", "gpt-4o", "default", "deepseek-r1-qwen"]
+)
 def test_round_trips_and_control(tmp_path: Path, pre: str) -> None:
     tokenizer = tiny_tokenizer(tmp_path, pre=pre)
     import unicodedata
@@ -141,13 +142,29 @@ def test_merges_equal_the_definition(tmp_path: Path) -> None:
 
 def test_how_each_name_cuts(tmp_path: Path) -> None:
     """Pieces are told apart by a vocabulary whose only merges join pairs of the text's own characters."""
+
     def pieces(pre: str, text: str) -> list[str]:
         from poot_llm.pre_tokenizers import cut_named
 
         return [text[a:b] for _, (a, b) in cut_named(pre).pre_tokenizer().pre_tokenize_str(text)]
 
     text = "It's 1234  a\n\nÉtéABCdef!!\n"
-    assert pieces("smollm", text) == ["It", "'s", " ", "1", "2", "3", "4", " ", " a", "\n", "\n", "ÉtéABCdef", "!!", "\n"]
+    assert pieces("smollm", text) == [
+        "It",
+        "'s",
+        " ",
+        "1",
+        "2",
+        "3",
+        "4",
+        " ",
+        " a",
+        "\n",
+        "\n",
+        "ÉtéABCdef",
+        "!!",
+        "\n",
+    ]
     assert pieces("gpt-2", text) == ["It", "'s", " 1234", " ", " a", "\n", "\n", "ÉtéABCdef", "!!", "\n"]
     assert pieces("llama-bpe", text) == ["It", "'s", " ", "123", "4", " ", " a", "\n\n", "ÉtéABCdef", "!!\n"]
     assert pieces("qwen2", text) == ["It", "'s", " ", "1", "2", "3", "4", " ", " a", "\n\n", "ÉtéABCdef", "!!\n"]
@@ -200,7 +217,27 @@ def test_a_whole_piece_in_the_vocabulary_is_no_way_to_control(tmp_path: Path) ->
 
 
 SPM = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
-WORDS = ["▁", "t", "h", "e", "▁t", "he", "▁the", "s", ">", "<", "<s", "s>", "▁▁", "▁▁▁▁", "lo", "l", "o", "hel", "hello"]
+WORDS = [
+    "▁",
+    "t",
+    "h",
+    "e",
+    "▁t",
+    "he",
+    "▁the",
+    "s",
+    ">",
+    "<",
+    "<s",
+    "s>",
+    "▁▁",
+    "▁▁▁▁",
+    "lo",
+    "l",
+    "o",
+    "hel",
+    "hello",
+]
 
 
 def spm_metadata(**changes: Any) -> dict[str, Any]:
@@ -233,7 +270,13 @@ def test_sentencepiece_ids_equal_the_definition(tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     rng = random.Random(seed)
-    for text in ["the", " the", "the  the", "hello", *("".join(rng.choices("the lo", k=rng.randint(1, 9))) for _ in range(200))]:
+    for text in [
+        "the",
+        " the",
+        "the  the",
+        "hello",
+        *("".join(rng.choices("the lo", k=rng.randint(1, 9))) for _ in range(200)),
+    ]:
         if "   " in f" {text}":
             continue  # runs of spaces have two equal joins, and sentencepiece and the reference's merges may differ
         expected = []
@@ -285,7 +328,9 @@ def test_sentencepiece_control_bytes_and_spaces(tmp_path: Path) -> None:
         ({"add_bos_token": 1}, CheckpointError, "add_bos_token"),
     ],
 )
-def test_bad_metadata_is_refused_by_key(tmp_path: Path, changes: dict[str, Any], kind: type[PootError], words: str) -> None:
+def test_bad_metadata_is_refused_by_key(
+    tmp_path: Path, changes: dict[str, Any], kind: type[PootError], words: str
+) -> None:
     with pytest.raises(kind) as caught:
         tiny_tokenizer(tmp_path, **changes)
     assert any(word in str(caught.value) for word in words.split("|")), caught.value

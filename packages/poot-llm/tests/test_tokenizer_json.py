@@ -14,7 +14,6 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from poot_executor.errors import CheckpointError, PootError, Unsupported
-
 from poot_llm.tokenizer import Tokenizer
 
 _SPEC = importlib.util.spec_from_file_location("tiny", Path(__file__).parent / "fixtures" / "tiny.py")
@@ -63,7 +62,9 @@ def sentencepiece(*, prepend: bool) -> Backend:
     backend.decoder = decoders.Sequence(steps)
     controls = ("<unk>", "<s>", "</s>")
     backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in controls])
-    backend.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)])
+    backend.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
     return backend
 
 
@@ -76,7 +77,9 @@ def write(folder: Path, backend: Backend, own: dict[str, Any] | None = None, **f
     return folder
 
 
-@pytest.mark.parametrize("make", [byte_level, lambda: sentencepiece(prepend=True), lambda: sentencepiece(prepend=False)])
+@pytest.mark.parametrize(
+    "make", [byte_level, lambda: sentencepiece(prepend=True), lambda: sentencepiece(prepend=False)]
+)
 def test_ids_and_text_equal_the_package(tmp_path: Path, make: Any) -> None:
     backend = make()
     tokenizer = Tokenizer.from_directory(write(tmp_path, backend))

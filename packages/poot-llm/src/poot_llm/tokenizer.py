@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +20,6 @@ from typing import TYPE_CHECKING
 import tokenizers
 
 from poot_executor.errors import CheckpointError, RequestError
-
 from poot_llm.detokenizer import Detokenizer, Spelling
 
 if TYPE_CHECKING:
@@ -68,13 +66,24 @@ class StandIns:
         self._key = secrets.token_hex(12)
 
     def name(self, token: int) -> str:
+        """The stand-in of a token id."""
         return f"{_FENCE}{self._key}:{token}{_FENCE}"
 
 
 class Tokenizer:
     """A checkpoint's tokenizer. Make one with `from_gguf` or `from_directory`. Safe to share between threads."""
 
-    __slots__ = ("_backend", "_controls", "_names", "_pattern", "_special", "_stand_ins", "_verbatim", "spelling", "vocabulary_size")
+    __slots__ = (
+        "_backend",
+        "_controls",
+        "_names",
+        "_pattern",
+        "_special",
+        "_stand_ins",
+        "_verbatim",
+        "spelling",
+        "vocabulary_size",
+    )
 
     def __init__(
         self,
@@ -229,7 +238,7 @@ def _touches_word(text: str, start: int, end: int) -> bool:
 
 
 @contextmanager
-def refusing(where: str) -> Iterator[None]:
+def refusing(where: str) -> Generator[None, None, None]:
     """Turns whatever the package tokenizers raises over a checkpoint into CheckpointError.
 
     Its Rust panics surface as a BaseException of their own, so catching Exception would let them through.

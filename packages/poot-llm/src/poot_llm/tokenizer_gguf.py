@@ -12,7 +12,6 @@ from tokenizers import AddedToken, decoders, models, normalizers
 from tokenizers import Tokenizer as Backend
 
 from poot_executor.errors import CheckpointError, PootError, Unsupported
-
 from poot_llm.detokenizer import ByteLevelSpelling, SentencePieceSpelling, Spelling, byte_spellings
 from poot_llm.pre_tokenizers import cut_named
 from poot_llm.tokenizer import Control, SpecialIds, StandIns, Tokenizer, refusing
@@ -212,9 +211,7 @@ def _sentencepiece(fields: _Fields, vocabulary: _Vocabulary) -> tuple[Backend, S
     backend = Backend(model)
     # As the published tokenizers of these vocabularies do: each stretch of text gets its prefix, nothing is cut.
     spaces: normalizers.Normalizer = normalizers.Replace(" ", "\u2581")
-    backend.normalizer = (
-        normalizers.Sequence([normalizers.Prepend("\u2581"), spaces]) if prefix_space else spaces
-    )
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), spaces]) if prefix_space else spaces
     return backend, SentencePieceSpelling(strips_first_space=prefix_space), True
 
 

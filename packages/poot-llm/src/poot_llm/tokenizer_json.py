@@ -18,7 +18,6 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 
 from poot_executor.errors import CheckpointError, Unsupported
-
 from poot_llm.detokenizer import (
     ByteLevelSpelling,
     SentencePieceSpelling,
@@ -49,9 +48,7 @@ def tokenizer_from_directory(directory: Path) -> Tokenizer:
         ids = backend.get_vocab(with_added_tokens=True)
     for control in controls:
         if ids.get(names[control.text]) != control.id:
-            raise CheckpointError(
-                f"{path}: added token {control.text!r} does not keep its id {control.id}"
-            )
+            raise CheckpointError(f"{path}: added token {control.text!r} does not keep its id {control.id}")
     return Tokenizer(
         backend,
         stand_ins=stand_ins,
@@ -112,9 +109,7 @@ def _rename(path: Path, tree: dict[str, Any], names: Mapping[str, str], controls
     if isinstance(vocab, dict):
         model["vocab"] = {names.get(token, token): value for token, value in vocab.items()}
     elif isinstance(vocab, list):
-        model["vocab"] = [
-            [names.get(row[0], row[0]), *row[1:]] if _is_row(row) else row for row in vocab
-        ]
+        model["vocab"] = [[names.get(row[0], row[0]), *row[1:]] if _is_row(row) else row for row in vocab]
     if isinstance(model.get("unk_token"), str):
         model["unk_token"] = names.get(model["unk_token"], model["unk_token"])
     if isinstance(model.get("merges"), list):

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from poot_executor.errors import CheckpointError, Unsupported, WeightError
 from poot_executor.formats import FORMATS
 from poot_executor.weights import StoredTensor
-
 from poot_llm.weights.ggml_types import GGML_TYPES, GgmlType
 from poot_llm.weights.gguf_metadata import MetadataValue, read_metadata
 from poot_llm.weights.mapped import Cursor, map_file

@@ -44,11 +44,12 @@ class Cursor:
 
     def __init__(self, path: Path, data: NDArray[np.uint8], offset: int = 0) -> None:
         self._path = path
-        self._bytes = memoryview(data)
+        self._bytes = data.data
         self.offset = offset
 
     @property
     def remaining(self) -> int:
+        """Bytes from here to the end of the file."""
         return len(self._bytes) - self.offset
 
     def refuse(self, what: str, problem: str) -> CheckpointError:
@@ -70,9 +71,11 @@ class Cursor:
         return view
 
     def u32(self, what: str) -> int:
+        """The next 4 bytes as a number."""
         return int(_U32.unpack(self.take(what, 4))[0])
 
     def u64(self, what: str) -> int:
+        """The next 8 bytes as a number."""
         return int(_U64.unpack(self.take(what, 8))[0])
 
     def text(self, what: str) -> str:

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from poot_executor.errors import CheckpointError, Unsupported, WeightError
 from poot_executor.formats import FORMATS
 from poot_executor.weights import StoredTensor
-
 from poot_llm.strict_json import parse_object, read_object
 from poot_llm.weights.mapped import Cursor, map_file
 
@@ -137,7 +136,9 @@ def _entry(path: Path, name: str, value: object, start: int, data: NDArray[np.ui
     begin, end = offsets
     bits = math.prod(shape) * _ELEMENT_BITS[dtype]
     if begin > end or end > len(data) - start:
-        refuse("data_offsets", f"{offsets} leave the {len(data) - start:,} bytes of data (from byte {start} of the file)")
+        refuse(
+            "data_offsets", f"{offsets} leave the {len(data) - start:,} bytes of data (from byte {start} of the file)"
+        )
     if bits != (end - begin) * 8:
         refuse("data_offsets", f"{offsets} span {end - begin:,} bytes, {dtype} {shape} takes {bits / 8:,g}")
     return _Entry(dtype, tuple(shape), start + begin, start + end, data)
@@ -170,7 +171,9 @@ def _read_shards(directory: Path) -> dict[str, _Entry]:
             raise CheckpointError(f"{directory / INDEX}: weight_map names {file!r}, not a .safetensors file beside it")
         for name, entry in _read_file(directory / file).items():
             if weight_map.get(name) != file:
-                raise CheckpointError(f"{directory / file}: tensor {name!r} is here, {INDEX} says {weight_map.get(name)!r}")
+                raise CheckpointError(
+                    f"{directory / file}: tensor {name!r} is here, {INDEX} says {weight_map.get(name)!r}"
+                )
             entries[name] = entry
     missing = [name for name in weight_map if name not in entries]
     if missing:
