@@ -70,9 +70,10 @@ def kept_tokens(scores: Floats, min_p: float, top_p: float, top_k: int, arithmet
     highest score.
     """
     top = scores.max()
-    floor = top + np.float32(np.log(np.asarray(min_p, arithmetic.numpy)))
-    kept = scores >= floor if min_p > 0 else np.ones(scores.shape, np.bool_)
-    kept |= scores == top
+    kept = np.ones(scores.shape, np.bool_)
+    if min_p > 0:
+        floor = top + np.float32(np.log(np.asarray(min_p, arithmetic.numpy)))
+        kept = (scores >= floor) | (scores == top)
     if 0 < top_k < kept.sum():
         kept &= scores >= np.sort(scores[kept])[-top_k]
     if top_p < 1:
