@@ -15,6 +15,9 @@ _CAPS: tuple[tuple[str, Caps], ...] = (("subgroups", SUBGROUP_CAPS), ("plain", P
 class ReferenceDriver:
     """Opens the interpreter: `subgroups` (the default) has every optional feature, `plain` none."""
 
+    automatic = False
+    """Never chosen by "auto"."""
+
     def probe(self) -> list[Found | Missing]:
         """It is always there."""
         what = "kernel IR interpreted in numpy, for tests"

@@ -99,7 +99,7 @@ def _bound(graph: Graph, entry: Input, inputs: Mapping[InputKey, Bound]) -> Arra
     if array.shape != type.shape or array.dtype != type.dtype.numpy:
         got = f"{array.dtype}{list(array.shape)}"
         raise BindError(f"{what} is {type}, held as {type.dtype.numpy}, not {got}")
-    if type.dtype is DType.BF16 and not np.array_equal(round_bf16(array), array, equal_nan=True):
+    if type.dtype is DType.BF16 and not np.array_equal(round_bf16(array).ravel(), array.ravel(), equal_nan=True):
         raise BindError(f"{what} is {type} and holds values that are not bf16: round them")
     return array
 
