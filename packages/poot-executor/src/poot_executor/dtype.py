@@ -24,6 +24,8 @@ class DType(Enum):
     U8 = "u8"
     BOOL = "bool"
 
+    __hash__ = object.__hash__  # members are single, and an Enum's own hash is a Python call
+
     def __repr__(self) -> str:
         return self.value
 

@@ -99,16 +99,15 @@ def _whole_graph(graph: Graph, target: Target, layouts: dict[Value, WeightLayout
 
 
 def _optimizer(caps: Caps, options: CompileOptions):  # noqa: ANN202
-    """Kernel passes, once for equal kernels."""
-    done: dict[bytes, Kernel] = {}
+    """Kernel passes, once a kernel: equal regions share theirs."""
+    done: dict[Kernel, Kernel] = {}
 
     def run(kernel: Kernel) -> Kernel:
-        digest = kernel.digest()
-        if digest not in done:
-            done[digest] = optimize(
+        if kernel not in done:
+            done[kernel] = optimize(
                 kernel, subgroup="subgroup" in caps.features, subgroup_width=caps.subgroup_width, check=options.verify
             )
-        return done[digest]
+        return done[kernel]
 
     return run
 

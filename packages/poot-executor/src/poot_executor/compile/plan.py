@@ -66,8 +66,10 @@ class Planner:
     places: dict[Value, Place] = field(default_factory=dict)
     constants: bytearray = field(default_factory=bytearray)
     finals: list[CopyCommand] = field(default_factory=list)
+    position: dict[Value, int] = field(default_factory=dict)
 
     def run(self) -> Plan:
+        self.position = {e.output: i for i, e in enumerate(self.graph.equations)}
         self._place_inputs()
         self._place_results()
         arena_bytes, floor = self._place_arena()
@@ -158,8 +160,7 @@ class Planner:
         if root in self.ordered.copied:
             assert unit.updates is not None
             commands.append(CopyCommand(self.places[unit.updates], self.places[root]))
-        position = {e.output: i for i, e in enumerate(self.graph.equations)}
-        equations = sorted(position[v] for v in self._covered(unit) if v in position)
+        equations = sorted(self.position[v] for v in self._covered(unit) if v in self.position)
         for draft in unit.drafts:
             args = tuple(self._arg(draft, operand) for operand in draft.operands)
             commands.append(

@@ -109,9 +109,13 @@ class _Former:
             return value not in self.absorbed
         if equation.op in REDUCTIONS:
             return not self._inside_rows(equation, homes)
-        if weight_view(self.graph, value) is not None or operations(self.graph, value, self.stored | (self.assumed - {value})) is not None:
+        if weight_view(self.graph, value) is not None:
             return False
-        return len(homes) > 1 or value in self.hot
+        if len(homes) < 2 and value not in self.hot:
+            return False
+        # A contraction under it has to be stored anyway, and costs no more with this as its epilogue.
+        free = equation.op in ELEMENTWISE and value.dtype.size == 4 and self._anchor_below(equation) is not None
+        return free or operations(self.graph, value, self.stored | (self.assumed - {value})) is None
 
     def _inside_rows(self, equation: Equation, homes: set[Value]) -> bool:
         """Can the region that reads this reduction compute it, a group of threads a row?"""

@@ -46,6 +46,10 @@ class Value:
     id: int
     type: TensorType
 
+    def __hash__(self) -> int:
+        # Compilers look values up millions of times, and the number tells those of one graph apart.
+        return self.id
+
     @property
     def shape(self) -> tuple[int, ...]:
         return self.type.shape

@@ -117,6 +117,7 @@ class Kernel:
     shared: tuple[SharedArray, ...]
     group_size: int
     body: Block
+    _digest: list[bytes] = field(default_factory=list, init=False, repr=False)
 
     @property
     def checks(self) -> bool:
@@ -128,8 +129,10 @@ class Kernel:
         return int.from_bytes(self.digest()[:3], "big")
 
     def digest(self) -> bytes:
-        """A hash of everything but hints and lines: equal kernels have equal digests."""
-        return hashlib.sha256(str(self).encode()).digest()
+        """A hash of everything but hints and lines: equal kernels have equal digests. Computed once."""
+        if not self._digest:
+            self._digest.append(hashlib.sha256(str(self).encode()).digest())
+        return self._digest[0]
 
     def __str__(self) -> str:
         from poot_executor.kernel.show import show
