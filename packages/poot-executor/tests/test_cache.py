@@ -214,6 +214,25 @@ def test_a_payload_with_a_right_checksum_is_still_taken_apart_with_care(tail):
     assert found is None or encode_entry(DIGEST, found) == data
 
 
+@pytest.mark.parametrize(
+    "tail",
+    [
+        b"\1\0\0\0k\2\0\0\0cc\5\0\0\0main",  # the last field ends beyond the file
+        b"\1\0\0\0k\2\0\0\0cc\4\0\0\0main!",  # something follows it
+        b"\1\0\0\0k\2\0\0\0cc",  # it is not there
+        b"\1\0\0\0\xff\2\0\0\0cc\4\0\0\0main",  # the name is no text
+        b"\xff\xff\xff\xffk",
+    ],
+)
+def test_fields_that_do_not_fit_are_no_entry(tail):
+    def with_checksum(payload):
+        return b"POOTKRN1" + hashlib.sha256(payload).digest() + payload
+
+    good = DIGEST + b"\1\0\0\0k\2\0\0\0cc\4\0\0\0main"
+    assert decode_entry(DIGEST, with_checksum(good)) == Compiled("k", b"cc", "main")
+    assert decode_entry(DIGEST, with_checksum(DIGEST + tail)) is None
+
+
 @given(st.text(max_size=20), st.binary(max_size=50), st.text(max_size=20))
 def test_entries_there_and_back(name, code, entry):
     compiled = Compiled(name, code, entry)

@@ -153,25 +153,22 @@ def auto_rank(name: str, found: Found) -> tuple[int, int, str]:
 
 
 def _status(point: EntryPoint, settings: DeviceSettings, try_open: bool) -> Status:
-    entries: tuple[Found | Missing, ...] = ()
-    error: str | None = None
-    automatic = True
-    opened: list[str] = []
-    refused: dict[str, str] = {}
+    distribution, version = _distribution(point)
     try:
         driver = _driver(point)
         automatic = bool(getattr(driver, "automatic", True))
         entries = tuple(driver.probe())
     except Exception as raised:  # noqa: BLE001 - a broken distribution is reported, not raised
-        error = _reason(raised)
-    for found in (e for e in entries if isinstance(e, Found) and try_open):
+        return Status(point.name, distribution, version, (), _reason(raised), True, (), {})
+    opened: list[str] = []
+    refused: dict[str, str] = {}
+    for found in (entry for entry in entries if isinstance(entry, Found) and try_open):
         try:
             driver.open(found.selector, settings).close()
             opened.append(found.selector)
         except Exception as raised:  # noqa: BLE001 - likewise
             refused[found.selector] = _reason(raised)
-    distribution, version = _distribution(point)
-    return Status(point.name, distribution, version, entries, error, automatic, tuple(opened), refused)
+    return Status(point.name, distribution, version, entries, None, automatic, tuple(opened), refused)
 
 
 def _driver(point: EntryPoint) -> Driver:

@@ -166,6 +166,7 @@ class FakeDevice(Device):
         self._target = target
         self.seconds = seconds
         self.poison = None
+        self.refused = 0
         self._used = dict.fromkeys(BufferKind, 0)
 
     @property
@@ -174,6 +175,7 @@ class FakeDevice(Device):
 
     def _call(self, name, *args):
         if self.poison:
+            self.refused += 1
             raise Poisoned(f"poisoned: {self.poison}")
         try:
             return getattr(self.runtime, name)(*args)

@@ -38,6 +38,7 @@ def assert_poisoned(lab, executable, entry):
     lab.engine.close()
     lab.engine.close()
     assert lab.runtime.total == calls
+    assert lab.device.refused == 0  # the device was not even asked
 
 
 def assert_needs_reset(lab, executable, entry, message):
@@ -255,6 +256,27 @@ def test_an_interrupted_wait_needs_a_reset_and_the_device_is_waited_for(make_lab
         lab.engine.step(executable, entry, lab.inputs())
     assert not lab.runtime.queue
     assert_needs_reset(lab, executable, entry, "KeyboardInterrupt")
+
+
+@pytest.mark.parametrize("call", ["reset_state", "unload", "close"])
+def test_submitted_steps_that_cannot_be_waited_for_poison(lab, call):
+    executable, entry = lab.ready()
+    lab.engine.submit(executable, entry, lab.inputs())
+    lab.runtime.fail("BUSY", only=("wait",))
+    with pytest.raises(RuntimeError, match="wait: BUSY"):
+        getattr(lab.engine, call)(*[executable] if call != "close" else [])
+    assert_poisoned(lab, executable, entry)
+
+
+def test_a_reset_forgets_the_steps_that_were_lost(lab):
+    executable, entry = lab.ready()
+    first, second = (lab.engine.submit(executable, entry, lab.inputs(b=b)) for b in (0, 2))
+    with pytest.raises(KernelFault):
+        lab.engine.collect(first)
+    lab.engine.reset_state(executable)
+    for step in (first, second):
+        with pytest.raises(CallOrder, match="none is in flight"):
+            lab.engine.collect(step)
 
 
 def test_a_failure_of_one_executable_leaves_the_others_in_order(lab):
