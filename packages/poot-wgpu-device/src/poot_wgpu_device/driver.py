@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from poot_executor.device import Found, Missing
 from poot_executor.errors import DeviceNotFound
 from poot_executor.settings import DeviceSettings
+from poot_wgpu_device.caps import Adapter
 
 if TYPE_CHECKING:
     from poot_wgpu_device.device import WgpuDevice
 
-BACKENDS = ("Vulkan", "Metal", "D3D12")
-"""Backends that are used. OpenGL shows the same hardware a second time, with fewer features."""
-
 NO_ADAPTER = (
-    "wgpu found no Vulkan, Metal or Direct3D 12 adapter: install a driver, or for the CPU on Debian and Ubuntu "
-    "`apt-get install mesa-vulkan-drivers libvulkan1`"
+    "wgpu found no Vulkan, Metal or Direct3D 12 adapter: install the driver of your GPU, "
+    "or for the CPU, on Debian and Ubuntu, `apt-get install mesa-vulkan-drivers libvulkan1`"
 )
 
 logger = logging.getLogger(__name__)
@@ -29,46 +28,46 @@ class WgpuDriver:
     def probe(self) -> list[Found | Missing]:
         """Every adapter, or why there is none."""
         try:
-            adapters = _adapters()
+            from poot_wgpu_device.adapters import Instance
         except (ImportError, OSError, RuntimeError) as error:
-            return [Missing(f"wgpu's native library did not load: {error}; install wgpu again for this platform")]
+            return [Missing(_not_loaded(error))]
+        with Instance() as instance:
+            adapters = instance.adapters
         found: list[Found | Missing] = [
-            Found(str(place), f"{a.info['device']} ({a.info['backend_type']}, {a.info['description'] or 'no driver name'})",
-                  a.info["adapter_type"] == "CPU")
-            for place, a in enumerate(adapters)
-        ]  # fmt: skip
+            Found(str(place), f"{a.name} ({', '.join(filter(None, (a.backend, a.driver)))})", a.software) for place, a in enumerate(adapters)
+        ]
         return found or [Missing(NO_ADAPTER)]
 
     def open(self, selector: str, settings: DeviceSettings) -> WgpuDevice:
         """Open an adapter and try its optional features. Raises DeviceNotFound."""
+        try:
+            from poot_wgpu_device.adapters import Instance
+        except (ImportError, OSError, RuntimeError) as error:
+            raise DeviceNotFound(_not_loaded(error)) from error
         from poot_wgpu_device.opening import open_adapter
 
-        try:
-            adapters = _adapters()
-        except (ImportError, OSError, RuntimeError) as error:
-            raise DeviceNotFound(f"wgpu's native library did not load: {error}; install wgpu again for this platform") from error
-        if not adapters:
-            raise DeviceNotFound(NO_ADAPTER)
-        device = open_adapter(_choose(adapters, selector), settings)
+        with Instance() as instance:
+            place = choose(instance.adapters, selector)
+            device = open_adapter(instance.handles[place], instance.adapters[place], settings)
         for feature, reason in device.switched_off.items():
             logger.warning("wgpu: %s is switched off: %s", feature, reason)
         return device
 
 
-def _adapters() -> list[Any]:
-    from wgpu.backends.wgpu_native import gpu
-
-    return [a for a in gpu.enumerate_adapters_sync() if a.info["backend_type"] in BACKENDS]
-
-
-def _choose(adapters: list[Any], selector: str) -> Any:
-    names = [a.info["device"] for a in adapters]
+def choose(adapters: Sequence[Adapter], selector: str) -> int:
+    """The place of the adapter that a selector names; "" is the first. Raises DeviceNotFound with what there is."""
+    if not adapters:
+        raise DeviceNotFound(NO_ADAPTER)
     if selector.isdecimal():
         if int(selector) < len(adapters):
-            return adapters[int(selector)]
+            return int(selector)
     else:
-        for adapter, name in zip(adapters, names, strict=True):
-            if selector.lower() in name.lower():
-                return adapter
-    known = ", ".join(f"{place}: {name}" for place, name in enumerate(names))
+        for place, adapter in enumerate(adapters):
+            if selector.lower() in adapter.name.lower():
+                return place
+    known = ", ".join(f"{place}: {adapter.name}" for place, adapter in enumerate(adapters))
     raise DeviceNotFound(f"wgpu has no adapter {selector!r}; it has {known}")
+
+
+def _not_loaded(error: Exception) -> str:
+    return f"wgpu's native library did not load ({error}): install the package wgpu again, for this platform"

@@ -124,7 +124,10 @@ def _around(halves: Words) -> Words:
     """Floats at halves, at the ties between neighbours, and one unit to each side of a tie."""
     half = (halves & np.uint32(0x7FFF)).astype(np.uint16)
     above = np.minimum(half + np.uint16(1), np.uint16(0x7C00))
-    tie = (half.view(np.float16).astype(np.float32) + above.view(np.float16).astype(np.float32)) / np.float32(2)
+    # The neighbour above the greatest half is where infinity would be, were it a number.
+    below, next_ = (np.where(h == 0x7C00, np.float32(65536), h.view(np.float16).astype(np.float32)) for h in (half, above))
+    with np.errstate(invalid="ignore"):  # NaN halves
+        tie = (below + next_) / np.float32(2)
     bits = tie.view(np.uint32) + np.tile(np.array([0, 1, -1, 0], np.int32), WORDS // 4).view(np.uint32)
     exact = halves.astype(np.uint16).view(np.float16).astype(np.float32).view(np.uint32)
     return np.where(np.arange(WORDS) % 7 == 0, exact, bits | halves >> np.uint32(15) << np.uint32(31))

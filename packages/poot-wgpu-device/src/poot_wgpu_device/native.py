@@ -1,7 +1,7 @@
-"""The C interface of wgpu-native (webgpu.h), as far as this device needs it: the only file that touches it.
+"""The C interface of wgpu-native (webgpu.h), as far as a device needs it; `adapters` has the rest.
 
-wgpu-py's classes are not used beyond adapters. They have no hook for a lost device, no bound on a wait, and cost three times
-as much for each dispatch. Handles are opaque to callers. Errors do not raise where they happen: the library reports them to a callback
+wgpu-py's classes are not used. They have no hook for a lost device, no bound on a wait, and cost three times as much for each
+dispatch. Handles are opaque to callers. Errors do not raise where they happen: the library reports them to a callback
 within the call, `check` raises the first. Nothing here blocks but `poll`.
 """
 
@@ -34,7 +34,7 @@ _NO_LABEL = (ffi.NULL, 0)
 class Native:
     """A wgpu device with its queue. `lost` says why it was lost, None while it is there."""
 
-    def __init__(self, adapter: Any, features: Sequence[str]) -> None:
+    def __init__(self, adapter: Handle, features: Sequence[str]) -> None:
         self.lost: str | None = None
         self.mapped: SimpleQueue[bool] = SimpleQueue()
         """One entry for each finished `map`: whether it succeeded."""
@@ -44,7 +44,7 @@ class Native:
             ffi.callback("WGPUUncapturedErrorCallback", self._on_error),
             ffi.callback("WGPUBufferMapCallback", self._on_mapped),
         )
-        self.device = self._request(adapter._internal, features)
+        self.device = self._request(adapter, features)
         self.queue = lib.wgpuDeviceGetQueue(self.device)
         self._array = ffi.new("WGPUCommandBuffer[1]")
         self._encoder_descriptor = ffi.new("WGPUCommandEncoderDescriptor *")
@@ -55,7 +55,7 @@ class Native:
         """Ask for a device with everything that the adapter's limits allow."""
         limits = ffi.new("WGPULimits *")
         lib.wgpuAdapterGetLimits(adapter, limits)
-        names = ffi.new("WGPUFeatureName[]", [_feature(name) for name in features])
+        names = ffi.new("WGPUFeatureName[]", [feature_number(name) for name in features])
         descriptor = ffi.new("WGPUDeviceDescriptor *")
         descriptor.requiredFeatureCount = len(features)
         descriptor.requiredFeatures = names
@@ -67,7 +67,7 @@ class Native:
 
         @ffi.callback("WGPURequestDeviceCallback")
         def answered(status: int, device: Handle, message: Any, _one: Any, _two: Any) -> None:
-            answer.append((status, device, _text(message)))
+            answer.append((status, device, text_of(message)))
 
         info = ffi.new("WGPURequestDeviceCallbackInfo *")
         info.mode = lib.WGPUCallbackMode_AllowSpontaneous
@@ -80,10 +80,10 @@ class Native:
 
     def _on_lost(self, _device: Any, reason: int, message: Any, _one: Any, _two: Any) -> None:
         if self.lost is None:
-            self.lost = _text(message) or f"reason {reason}"
+            self.lost = text_of(message) or f"reason {reason}"
 
     def _on_error(self, _device: Any, kind: int, message: Any, _one: Any, _two: Any) -> None:
-        self._errors.append((_ERRORS[kind] if kind < len(_ERRORS) else "unknown", _text(message)))
+        self._errors.append((_ERRORS[kind] if kind < len(_ERRORS) else "unknown", text_of(message)))
 
     def _on_mapped(self, status: int, _message: Any, _one: Any, _two: Any) -> None:
         self.mapped.put(status == lib.WGPUMapAsyncStatus_Success)
@@ -304,21 +304,14 @@ class Native:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._callbacks))
 
 
-def subgroup_sizes(adapter: Any) -> tuple[int, int]:
-    """The least and the greatest subgroup width that an adapter may run a kernel with."""
-    info = ffi.new("WGPUAdapterInfo *")
-    lib.wgpuAdapterGetInfo(adapter._internal, info)
-    sizes = int(info.subgroupMinSize), int(info.subgroupMaxSize)
-    lib.wgpuAdapterInfoFreeMembers(info[0])
-    return sizes
-
-
-def _feature(name: str) -> int:
+def feature_number(name: str) -> int:
+    """The library's number of a feature."""
     number = enummap.get(f"FeatureName.{name}")
     return enum_str2int["NativeFeature"][name] if number is None else number
 
 
-def _text(view: Any) -> str:
+def text_of(view: Any) -> str:
+    """A string of the library's."""
     if view.data == ffi.NULL or view.length == 0:
         return ""
     if view.length == lib.WGPU_STRLEN:

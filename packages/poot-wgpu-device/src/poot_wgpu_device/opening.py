@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from poot_executor.cache import CompileCache, source_digest
@@ -14,15 +12,14 @@ from poot_wgpu_device.caps import WANTED, Adapter, caps_of
 from poot_wgpu_device.device import WgpuDevice
 from poot_wgpu_device.errors import WgpuError
 from poot_wgpu_device.known_answers import GROUP, Case, Words, cases, subgroup_width
-from poot_wgpu_device.native import Native, subgroup_sizes
+from poot_wgpu_device.native import Handle, Native
 
 
-def open_adapter(adapter: Any, settings: DeviceSettings) -> WgpuDevice:
+def open_adapter(adapter: Handle, facts: Adapter, settings: DeviceSettings) -> WgpuDevice:
     """A device whose optional features have all given their known answers."""
-    facts = describe(adapter)
     wanted = [name for name in WANTED if name in facts.features]
     native = Native(adapter, wanted)
-    sizes = subgroup_sizes(adapter)
+    sizes = facts.subgroup_sizes
     named = {"dot4", "pack2x16float", "unpack2x16float"} | ({"subgroup"} if "subgroup" in wanted else set())
     cache = CompileCache(settings.cache, emitter=source_digest("poot_wgpu_device"))
     device = WgpuDevice(native, caps_of(facts, named, None), cache, timeout=settings.timeout, timestamps="timestamp-query" in wanted)
@@ -43,14 +40,6 @@ def open_adapter(adapter: Any, settings: DeviceSettings) -> WgpuDevice:
         device.close()
         raise
     return device
-
-
-def describe(adapter: Any) -> Adapter:
-    """The adapter's facts as data."""
-    info = adapter.info
-    return Adapter(
-        info["device"], info["description"], info["backend_type"], info["adapter_type"] == "CPU", dict(adapter.limits), frozenset(adapter.features)
-    )
 
 
 def _run(device: WgpuDevice, case: Case) -> Words | str:

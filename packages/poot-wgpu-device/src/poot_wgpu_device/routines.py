@@ -163,7 +163,8 @@ fn poot_cos(x: f32) -> f32 {
     ("poot_quadrant", "poot_sine"),
 )
 
-# The leading 12 bits of a number, so that the product of two such is exact.
+# The leading 12 bits of a number, so that the product of two such is exact. Cutting bits also hides the number from compilers that
+# would simplify (a + b) − a: Mesa's does.
 _TOP = Routine(
     """\
 fn poot_top(x: f32) -> f32 {
@@ -191,9 +192,8 @@ fn poot_pow(a: f32, b: f32) -> f32 {
     let r = fma(fma(fma(0.11791787f, z, 0.14268619f), z, 0.20000169f), z, 0.3333333f);
     let high = s_high * 2.884765625f;
     let low = s_low * 2.884765625f + (s * 0.0006244568f + 2.88539f * (s * (z * r)));
-    let sum = k + high;
-    let log_high = poot_top(sum);
-    let log_low = ((sum - log_high) + (high - (sum - k))) + low;
+    let log_high = poot_top(k + high);
+    let log_low = ((k - log_high) + high) + low;
     let e = clamp(b, -1e10f, 1e10f);
     let e_high = poot_top(e);
     let y_high = e_high * log_high;
