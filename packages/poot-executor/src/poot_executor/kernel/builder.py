@@ -234,8 +234,7 @@ class KernelBuilder(Operations):
         carried, initial, args = self._carry()
         with self._scope() as scope:
             yield Handle(self, index.type, index)
-        kept = self._prune(carried, initial, [args])
-        yields = self._values_in(scope, [carried[k].value for k in kept])
+        kept, yields = self._end_loop(scope, carried, initial, [args])
         self._loop("for", bound_vals, kept, carried, initial, [((index, *(args[k] for k in kept)), scope, yields)], line,
                    {} if unroll is None else {"unroll": unroll})  # fmt: skip
 
@@ -255,8 +254,7 @@ class KernelBuilder(Operations):
         body_args = self._fresh(carried)
         with self._scope() as scope:
             yield
-        kept = self._prune(carried, initial, [args, body_args])
-        yields = self._values_in(scope, [carried[k].value for k in kept])
+        kept, yields = self._end_loop(scope, carried, initial, [args, body_args])
         blocks = [
             (tuple(args[k] for k in kept), head, [flag_val]),
             (tuple(body_args[k] for k in kept), scope, yields),
@@ -329,19 +327,28 @@ class KernelBuilder(Operations):
             args.append(arg)
         return args
 
-    def _prune(self, carried: list[Var], initial: list[Handle], arguments: list[list[Val]]) -> list[int]:
-        """Which variables the body has set. The arguments of the others become their values before the loop."""
+    def _end_loop(
+        self, scope: _Scope, carried: list[Var], initial: list[Handle], arguments: list[list[Val]]
+    ) -> tuple[list[int], list[Val]]:
+        """Which variables the body has set, and what it gives for them.
+
+        The arguments of the others are pruned: their values before the loop stand for them.
+        """
         kept = []
         for k, var in enumerate(carried):
             assert var.value is not None
-            if var.value._val is not arguments[-1][k]:
+            if var.value.constant is not None or var.value.val is not arguments[-1][k]:
                 kept.append(k)
+        # What a variable is set to may be another's argument: only now is known which are used.
+        yields = self._values_in(scope, [carried[k].value for k in kept])
+        for k, var in enumerate(carried):
+            if k in kept:
                 continue
             var.value = initial[k]
             for args in arguments:
                 if args[k] in self._used:
                     self._replaced[args[k]] = self._use(initial[k])
-        return kept
+        return kept, yields
 
     def _values_in(self, scope: _Scope, values: list[Handle | None]) -> list[Val]:
         """IR values at the end of a block that was just left."""

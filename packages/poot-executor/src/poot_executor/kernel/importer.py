@@ -128,7 +128,8 @@ class Importer(Expressions):
             except KernelError as error:
                 raise self.error(statement, error) from None
             if returned is not None:
-                if place + 1 != len(statements):
+                # A return in a branch that is chosen at compile time ends the function there.
+                if isinstance(statement, ast.Return) and place + 1 != len(statements):
                     raise self.error(statement, "a return is the last statement")
                 return returned
         return None
