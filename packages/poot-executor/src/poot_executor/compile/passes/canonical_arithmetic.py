@@ -51,7 +51,7 @@ def _neutral_element(op: str, dtype: DType) -> float | None:
     if op in ("mul", "div"):
         return 1
     if op == "add":
-        return 0
+        return -0.0 if dtype.is_float else 0
     return _ones(dtype) if op == "and" else 0
 
 
@@ -122,4 +122,4 @@ def select_not(rewriter: Rewriter, call: Call) -> Call | None:
     """The choices change places instead of the condition being negated."""
     condition, a, b = call.inputs
     negated = rewriter.equation(condition, "not")
-    return None if negated is None else Call("select", (negated.inputs[0], a, b), call.params)
+    return None if negated is None else Call("select", (negated.inputs[0], b, a), call.params)

@@ -41,7 +41,7 @@ _CANONICAL: Mapping[str, tuple[Rule, ...]] = MappingProxyType(
         "sub": (arithmetic.neutral,),
         "mul": (arithmetic.neutral, arithmetic.absorbing, arithmetic.operand_order),
         "div": (arithmetic.neutral,),
-        "max": (arithmetic.equal_operands, arithmetic.operand_order),
+        "max": (arithmetic.equal_operands,),
         "min": (arithmetic.equal_operands,),
         "and": (
             arithmetic.equal_operands,
