@@ -16,7 +16,7 @@ from poot_executor.compile.program import Program
 from poot_executor.device import Bindings, Buffer, BufferKind, BufferSlice, Device, Recording
 from poot_executor.dtype import from_bytes, to_bytes
 from poot_executor.graph.graph import Graph, TensorType
-from poot_executor.graph.keys import InputKey, SlotKey, StateKey
+from poot_executor.graph.keys import InputKey, StateKey
 from poot_executor.layout import WeightLayout
 from poot_executor.weights import StoredTensor
 
@@ -134,7 +134,7 @@ def open_session(
 
     What is allocated is given back at the end, unless the device was lost in between.
     """
-    program = compile(graph, device.target, options or CompileOptions(verify=True))
+    program = compile(graph, device.target, options or CompileOptions())
     session = Session(device, program, inputs)
     try:
         session.set_inputs(inputs)
@@ -167,10 +167,3 @@ def _padded(data: bytes, nbytes: int) -> NDArray[np.uint8]:
 
 def _whole(buffer: Buffer) -> BufferSlice:
     return BufferSlice(buffer, 0, buffer.nbytes)
-
-
-def slot_key(name: str) -> SlotKey:
-    """The key of a test's input of that name."""
-    from poot_executor.graph.keys import SlotKind
-
-    return SlotKey(SlotKind.INPUT, name)
