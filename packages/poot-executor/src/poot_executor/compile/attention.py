@@ -54,11 +54,11 @@ def fuse_attention(graph: Graph, regions: Regions) -> Regions:
     by_root = {r.root: r for r in regions.regions}
     readers: dict[Value, list[Region]] = {}
     for region in regions.regions:
-        for value in _leaves(graph, region, regions.stored):
+        for value in leaves_of(graph, region, regions.stored):
             readers.setdefault(value, []).append(region)
     fused: dict[Value, Region] = {}
     gone: set[Value] = set()
-    declines = list(regions.declines)
+    declined: dict[Value, Decline] = {}
     for region in regions.regions:
         if region.kind != "batched_contraction" or region.anchor is None or region.anchor.op != "matmul":
             continue
@@ -67,12 +67,14 @@ def fuse_attention(graph: Graph, regions: Regions) -> Regions:
             fused[region.root] = Region("attention", region.root, region.anchor, (), found)
             gone |= {found.weights, found.scores_root}
         else:
-            declines.append(Decline("attention", graph.equations.index(region.anchor), found))
+            declined[region.root] = Decline("attention", graph.equations.index(region.anchor), found)
     kept = tuple(fused.get(r.root, r) for r in regions.regions if r.root not in gone)
-    return Regions(kept, regions.stored - gone, tuple(declines))
+    reasons = [d for root, d in declined.items() if root not in gone]
+    return Regions(kept, regions.stored - gone, (*regions.declines, *reasons))
 
 
-def _leaves(graph: Graph, region: Region, stored: Set[Value]) -> set[Value]:
+def leaves_of(graph: Graph, region: Region, stored: Set[Value]) -> set[Value]:
+    """The stored values that a region reads."""
     found: set[Value] = set()
     equation = graph.equation(region.root)
     stack = list(equation.inputs) if equation is not None else []

@@ -23,12 +23,16 @@ COPY_LIMIT = 1 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unit:
-    """A region with its dispatches. `reads` are the stored values that they read; `updates` is the value updated in place or copied."""
+    """A region with its dispatches. `reads` are the stored values that they read, besides those that the region's roots update."""
 
     region: Region
     drafts: tuple[Draft, ...]
     reads: frozenset[Value]
-    updates: Value | None
+
+    @property
+    def touches(self) -> frozenset[Value]:
+        """Every value that must be there before: read, updated in place or copied."""
+        return self.reads | frozenset(self.region.updates.values())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,10 +50,8 @@ class Ordered:
 
 
 def make_unit(graph: Graph, region: Region, drafts: Sequence[Draft]) -> Unit:
-    reads = frozenset(o.value for d in drafts for o in d.operands if o.value != region.root)
-    anchor = region.anchor
-    updates = anchor.inputs[0] if anchor is not None and anchor.op in SCATTERS else None
-    return Unit(region, tuple(drafts), reads, updates)
+    reads = frozenset(o.value for d in drafts for o in d.operands) - set(region.roots)
+    return Unit(region, tuple(drafts), reads)
 
 
 def order_units(graph: Graph, units: Sequence[Unit]) -> Ordered:
@@ -59,10 +61,10 @@ def order_units(graph: Graph, units: Sequence[Unit]) -> Ordered:
     readers: dict[Value, set[int]] = {}
     makers: dict[Value, int] = {}
     for i, unit in enumerate(units):
-        makers[unit.region.root] = i
-        for value in unit.reads | ({unit.updates} if unit.updates is not None else set()):
+        makers.update((root, i) for root in unit.region.roots)
+        for value in unit.touches:
             readers.setdefault(value, set()).add(i)
-    after: list[set[int]] = [{makers[v] for v in _needs(u) if v in makers} for u in units]
+    after: list[set[int]] = [{makers[v] for v in u.touches if v in makers} for u in units]
     in_place: dict[Value, Value] = {}
     copied: set[Value] = set()
     direct: set[Value] = set()
@@ -77,26 +79,23 @@ def order_units(graph: Graph, units: Sequence[Unit]) -> Ordered:
         after[i] |= others
         return True
 
-    for i, unit in enumerate(units):
-        root = unit.region.root
-        if unit.updates is not None:
-            old = unit.updates
-            owned = _is_device(graph, old) and old not in outputs or old in befores
+    for i, unit, root in ((i, u, r) for i, u in enumerate(units) for r in u.region.roots):
+        old = unit.region.updates.get(root)
+        if old is not None:
+            owned = (_is_device(graph, old) and old not in outputs) or old in befores
             state = _origin(old, in_place)
-            lost = state in befores and before_of.get(root) != state and not _leads_to_state(graph, root, state, before_of)
+            lost = state in befores and not _leads_to_state(graph, root, state, before_of)
             if owned and not lost and old not in unit.reads and write_over(i, old):
                 in_place[root] = old
             else:
-                if old in befores and old.type.nbytes > COPY_LIMIT:
-                    raise Unsupported(f"update of state {old}", f"its old value is read later: that would copy {old.type.nbytes:,} bytes a step")
+                _refuse_large(old, old in befores)
                 copied.add(root)
         if root in before_of and root not in in_place:
             state = before_of[root]
             if state not in unit.reads and write_over(i, state):
                 direct.add(root)
-            elif root.type.nbytes > COPY_LIMIT:
-                raise Unsupported(f"next value of state {state}", f"its old value is read later: that would copy {root.type.nbytes:,} bytes a step")
             else:
+                _refuse_large(state, True)
                 late.add(root)
     for root in before_of:
         if root not in makers and root not in late:
@@ -104,8 +103,11 @@ def order_units(graph: Graph, units: Sequence[Unit]) -> Ordered:
     return Ordered(tuple(units[i] for i in _topological(after)), in_place, frozenset(copied), frozenset(direct), frozenset(late))
 
 
-def _needs(unit: Unit) -> set[Value]:
-    return set(unit.reads) | ({unit.updates} if unit.updates is not None else set())
+def _refuse_large(state: Value, is_state: bool) -> None:
+    if is_state and state.type.nbytes > COPY_LIMIT:
+        raise Unsupported(
+            f"update of state {state}", f"its old value is read later: that would copy {state.type.nbytes:,} bytes a step"
+        )
 
 
 def _is_device(graph: Graph, value: Value) -> bool:

@@ -107,28 +107,27 @@ class Planner:
     def _place_results(self) -> None:
         """States in place, then outputs and checks straight into the output block."""
         befores = {pair.after: pair for pair in self.graph.state}
-        for unit in self.ordered.units:
-            root = unit.region.root
+        made = [root for unit in self.ordered.units for root in unit.region.roots]
+        for root in made:
             if root in self.ordered.direct:
                 self.places[root] = self.places[befores[root].before]
         offsets = [(f.offset, self.graph.outputs[f.name]) for f in self.schema.outputs]
         offsets += list(zip(self.schema.checks, self.graph.checks, strict=True))
-        made = {unit.region.root for unit in self.ordered.units}
+        stored = set(made)
         for offset, value in offsets:
-            if value in made and value not in self.places and value not in self.ordered.in_place:
+            if value in stored and value not in self.places and value not in self.ordered.in_place:
                 self.places[value] = Place(Space.OUTPUT, offset, align(value.type.nbytes, 4))
 
     def _place_arena(self) -> tuple[int, int]:
         """Everything else by lifetime. A value updated in place shares the buffer of its first version."""
         owner: dict[Value, Value] = {}
-        for unit in self.ordered.units:
-            root = unit.region.root
+        for root in (root for unit in self.ordered.units for root in unit.region.roots):
             old = self.ordered.in_place.get(root)
             owner[root] = root if old is None else owner.get(old, old)
         lives: dict[Value, list[int]] = {}
         end = len(self.ordered.units)
         for at, unit in enumerate(self.ordered.units):
-            for value in (unit.region.root, *unit.reads, *((unit.updates,) if unit.updates is not None else ())):
+            for value in (*unit.region.roots, *unit.touches):
                 first = owner.get(value, value)
                 if first not in self.places:
                     lives.setdefault(first, []).append(at)
@@ -156,10 +155,9 @@ class Planner:
 
     def _commands(self, unit: Unit) -> list[Command]:
         commands: list[Command] = []
-        root = unit.region.root
-        if root in self.ordered.copied:
-            assert unit.updates is not None
-            commands.append(CopyCommand(self.places[unit.updates], self.places[root]))
+        for root, old in unit.region.updates.items():
+            if root in self.ordered.copied:
+                commands.append(CopyCommand(self.places[old], self.places[root]))
         equations = sorted(self.position[v] for v in self._covered(unit) if v in self.position)
         for draft in unit.drafts:
             args = tuple(self._arg(draft, operand) for operand in draft.operands)
@@ -171,15 +169,13 @@ class Planner:
     def _covered(self, unit: Unit) -> set[Value]:
         """The values whose equations the unit computes."""
         covered: set[Value] = set()
-        stack = [unit.region.root]
+        stack = list(unit.region.roots)
         while stack:
             value = stack.pop()
-            if value in covered or (value in unit.reads):
-                continue
-            covered.add(value)
             equation = self.graph.equation(value)
-            if equation is not None:
-                stack.extend(v for v in equation.inputs if v not in self.places or v == unit.region.root)
+            if value not in covered and value not in unit.reads and equation is not None:
+                covered.add(value)
+                stack.extend(v for v in equation.inputs if v not in self.places)
         return covered
 
     def _arg(self, draft: Draft, operand: Operand) -> Arg:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from poot_executor.compile.classify import SCATTERS
 from poot_executor.compile.program import Decline
 from poot_executor.graph.graph import Equation, Value
 
@@ -27,6 +28,31 @@ class Attention:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """Weights of equal shape whose products a projection finishes together, and what becomes of them.
+
+    `anchors` are the matmuls. `domain` is the value that the epilogue computes element for element, in the row-major order of the
+    products: the root itself, or the updates of the scatter that is the root. `block` is how far an element's epilogue looks: at
+    products of the same aligned run of `block` columns, or for 0 at its own place alone.
+    """
+
+    anchors: tuple[Equation, ...]
+    root: Value
+    domain: Value
+    scatter: Equation | None
+    block: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Projection:
+    """Contractions of one input by several weights in one dispatch. `prologue` is the row reduction that makes the input, or None."""
+
+    left: Value
+    segments: tuple[Segment, ...]
+    prologue: Region | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Region:
     """One kernel to be: `root` is the value that it stores and `kind` its template.
 
@@ -39,6 +65,21 @@ class Region:
     anchor: Equation | None
     reductions: tuple[Equation, ...] = ()
     attention: Attention | None = None
+    projection: Projection | None = None
+
+    @property
+    def roots(self) -> tuple[Value, ...]:
+        """Every value that the region stores; `root` is the first."""
+        return (self.root,) if self.projection is None else tuple(s.root for s in self.projection.segments)
+
+    @property
+    def updates(self) -> dict[Value, Value]:
+        """Of each root that is an update of another value, that value."""
+        if self.projection is not None:
+            return {s.root: s.scatter.inputs[0] for s in self.projection.segments if s.scatter is not None}
+        if self.anchor is not None and self.anchor.op in SCATTERS:
+            return {self.root: self.anchor.inputs[0]}
+        return {}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -165,7 +165,7 @@ class _Former:
         if equation.op in SWEEPS:
             return True
         if equation.op in SCATTERS:
-            return equation.output in self.hot
+            return False
         if equation.op == "gather" and place == 0:
             return True
         expands = equation.op == "broadcast" and operand.type.count < equation.output.type.count

@@ -36,11 +36,14 @@ def _shape(scene: Scene, region: Region) -> tuple[Hashable, list[Value]]:
     numbers: dict[Value, int] = {}
     parts: list[Hashable] = [region.kind]
     marked = {e.output for e in (region.anchor, *region.reductions) if e is not None}
+    segments = region.projection.segments if region.projection is not None else ()
+    marked |= {a.output for s in segments for a in s.anchors}
 
     def visit(value: Value, inside: bool) -> int:
         if value in numbers:
             return numbers[value]
-        equation = None if value in scene.stored and not inside else scene.graph.equation(value)
+        outside = value in scene.stored and not inside
+        equation = None if outside else scene.graph.equation(value)
         if equation is None:
             layout = scene.layouts.get(value)
             access = tuple(access for _, _, access in param_of(scene, value))
@@ -52,5 +55,6 @@ def _shape(scene: Scene, region: Region) -> tuple[Hashable, list[Value]]:
         numbers[value] = len(numbers)
         return numbers[value]
 
-    visit(region.root, True)
+    for root in region.roots:
+        parts.append(visit(root, True))
     return tuple(parts), list(numbers)
