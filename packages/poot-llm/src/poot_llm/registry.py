@@ -14,6 +14,7 @@ from poot_llm.chat import ChatTemplate
 from poot_llm.models.family import Config, Family
 from poot_llm.models.llama import LLAMA
 from poot_llm.models.weight_map import bind_weights
+from poot_llm.pull import resolve
 from poot_llm.strict_json import read_object
 from poot_llm.tokenizer import Tokenizer
 from poot_llm.weights.gguf import GgufFile
@@ -119,14 +120,15 @@ class Models:
         """`registry`: by default poot's own families."""
         self._registry = standard_registry() if registry is None else registry
 
-    def open(self, path: str | Path) -> ModelHandle:
-        """A GGUF file, or a directory with config.json, safetensors and tokenizer files.
+    def open(self, name_or_path: str | Path) -> ModelHandle:
+        """A GGUF file, a directory with config.json, safetensors and tokenizer files, or the name of
+        a model that was pulled.
 
-        Raises CheckpointError (file, field, tensor or offset), Unsupported (an architecture or a
-        format, by name, with the known ones) or WeightError (missing, surplus or mis-shaped, by
-        name).
+        Raises RequestError for what is neither there nor a known name, CheckpointError (file, field,
+        tensor or offset), Unsupported (an architecture or a format, by name, with the known ones) or
+        WeightError (missing, surplus or mis-shaped, by name).
         """
-        path = Path(path)
+        path = resolve(name_or_path)
         return self._open_directory(path) if path.is_dir() else self._open_gguf(path)
 
     def _open_gguf(self, path: Path) -> ModelHandle:

@@ -1,0 +1,119 @@
+"""The entries of a driver's executable: traced, compiled and added up front, never in a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from time import perf_counter
+
+from poot_executor.compile import CompileOptions, Program, Target, compile
+from poot_executor.dtype import F32, DType
+from poot_executor.errors import BindError, CompileLimit
+from poot_executor.executor import EntryId, ExecutableId, Executor
+from poot_llm.blocks.step import StepShape
+from poot_llm.driver.options import DriverOptions, EntryKey
+from poot_llm.models.step_graph import trace_step
+from poot_llm.registry import ModelHandle
+from poot_llm.sampling import Suffix
+
+
+def compile_step(
+    handle: ModelHandle,
+    target: Target,
+    shape: StepShape,
+    suffix: Suffix,
+    activations: DType = F32,
+    options: CompileOptions | None = None,
+) -> Program:
+    """The program of one step of a model on a target. Needs no hardware and reads no weights.
+
+    Raises what `compile` does: Unsupported, CompileLimit.
+    """
+    graph = trace_step(handle.family, handle.config, shape, handle.weights, suffix, activations)
+    return compile(graph, target, CompileOptions() if options is None else options)
+
+
+class Entries:
+    """Entries by key. `largest` is added before any other, so that states never have to grow."""
+
+    def __init__(
+        self,
+        handle: ModelHandle,
+        executor: Executor,
+        executable: ExecutableId,
+        options: DriverOptions,
+        largest: EntryKey,
+    ) -> None:
+        self._handle = handle
+        self._executor = executor
+        self._executable = executable
+        self._options = options
+        self._largest = largest
+        self._entries: dict[EntryKey, EntryId] = {}
+        self._shapes: dict[Suffix, dict[StepShape, Suffix]] = {suffix: {} for suffix in Suffix}
+        self._bytes = 0
+        self.seconds = 0.0
+        """Wall time spent on compiling and adding."""
+
+    def __contains__(self, key: EntryKey) -> bool:
+        return key in self._entries
+
+    def keys(self) -> tuple[EntryKey, ...]:
+        """Everything prepared, in the order of preparation."""
+        return tuple(self._entries)
+
+    def shapes(self, suffix: Suffix) -> Mapping[StepShape, Suffix]:
+        """The shapes that can serve a suffix, each with the suffix of its entry: its own where there
+        is one, else SAMPLED, which serves greedy rows too.
+        """
+        return self._shapes[suffix]
+
+    def __getitem__(self, key: EntryKey) -> EntryId:
+        """Raises BindError for a key that is not prepared: a step never compiles."""
+        if key not in self._entries:
+            raise BindError(f"no {key.suffix.value} step of {key.shape} is prepared: call prepare before")
+        return self._entries[key]
+
+    def missing(self, keys: Iterable[EntryKey]) -> list[EntryKey]:
+        """Those that are not prepared, each once, those with the most rows first. The first time
+        the largest entry is among them: it gives the states their size.
+        """
+        missing = [key for key in dict.fromkeys(keys) if key not in self._entries]
+        many = self._largest.shape.rows > 1
+        if missing and many and not self._entries and self._largest not in missing:
+            missing.insert(0, self._largest)
+        return sorted(missing, key=lambda key: -key.shape.rows)
+
+    def ensure(self, keys: Iterable[EntryKey]) -> None:
+        """Prepare what is missing. No step may be submitted meanwhile.
+
+        Raises CompileLimit beyond the options' bounds, and what compiling and adding raise; entries
+        that were added before stay.
+        """
+        started = perf_counter()
+        try:
+            for key in self.missing(keys):
+                self._add(key)
+        finally:
+            self.seconds += perf_counter() - started
+
+    def _add(self, key: EntryKey) -> None:
+        options = self._options
+        _limit("entries of a driver", options.max_entries, len(self._entries) + 1)
+        target = self._executor.target_set[0]
+        program = compile_step(self._handle, target, key.shape, key.suffix, options.activations, options.compile)
+        own = 2 * (program.input_bytes + program.output_bytes) + len(program.constants)
+        _limit("bytes of a driver's entries", options.max_entry_bytes, self._bytes + own)
+        entry = self._executor.add_entry(self._executable, program)
+        # Only decoding submits ahead: the token of a longer step is not known to be the last one.
+        ahead = options.ahead and key.shape.tokens == 1
+        self._executor.prepare(self._executable, entry, ahead=ahead)
+        self._entries[key] = entry
+        self._shapes[key.suffix][key.shape] = key.suffix
+        if key.suffix is Suffix.SAMPLED:
+            self._shapes[Suffix.GREEDY].setdefault(key.shape, key.suffix)
+        self._bytes += own
+
+
+def _limit(name: str, limit: int, count: int) -> None:
+    if count > limit:
+        raise CompileLimit(name, limit, count)

@@ -1,0 +1,104 @@
+"""Submitted steps: at most one ahead of another, collected in the order they were submitted in."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from poot_executor.errors import BindError, CallOrder, DeviceError
+from poot_executor.executor import (
+    EntryId,
+    ExecutableId,
+    Executor,
+    StepId,
+    StepInputs,
+    StepOutputs,
+)
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """A submitted step. Once it is over, it has outputs, or an error, or it was lost with an earlier
+    step that failed.
+    """
+
+    step: StepId
+    outputs: StepOutputs | None = None
+    error: DeviceError | None = None
+    lost: bool = False
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left to wait for."""
+        return self.outputs is not None or self.error is not None or self.lost
+
+
+class Flights:
+    """The steps of one executable that are under way.
+
+    `recover` is called after a step failed: it resets the state, or raises where that is impossible.
+    """
+
+    def __init__(self, executor: Executor, executable: ExecutableId, recover: Callable[[], None]) -> None:
+        self._executor = executor
+        self._executable = executable
+        self._recover = recover
+        self._queue: deque[Flight] = deque()
+
+    def submit(self, entry: EntryId, inputs: StepInputs) -> Flight:
+        """Start a step, at once or when the older of two is over.
+
+        Raises BindError for inputs that do not fit the entry, and DeviceError where the device
+        refuses; then every step under way is lost, and the state was reset.
+        """
+        while len(self._queue) > 1:
+            self._collect_oldest()
+        try:
+            flight = Flight(self._executor.submit(self._executable, entry, inputs))
+        except (BindError, CallOrder):
+            raise
+        except BaseException as error:
+            # Whether it was submitted is not known: the reset discards it where it was.
+            self._reset_after(error)
+            raise
+        self._queue.append(flight)
+        return flight
+
+    def finish(self, flight: Flight) -> None:
+        """Wait until a flight is over; older ones are collected on the way, and keep their outcome.
+
+        Raises DeviceError only where the device cannot go on.
+        """
+        while not flight.over:
+            self._collect_oldest()
+
+    def drain(self) -> None:
+        """Wait until nothing is under way. Raises as `finish` does."""
+        while self._queue:
+            self._collect_oldest()
+
+    def _collect_oldest(self) -> None:
+        flight = self._queue.popleft()
+        try:
+            flight.outputs = self._executor.collect(flight.step)
+        except DeviceError as error:
+            flight.error = error
+            self._reset_after(error)
+        except BaseException as error:
+            # An interrupted wait, say: the step is no failure of its request.
+            flight.lost = True
+            self._reset_after(error)
+            raise
+
+    def _reset_after(self, error: BaseException) -> None:
+        """What is under way is lost with the step that failed. Raises `error` where the device
+        cannot go on.
+        """
+        for flight in self._queue:
+            flight.lost = True
+        self._queue.clear()
+        try:
+            self._recover()
+        except DeviceError as second:
+            raise error from second
