@@ -8,11 +8,16 @@ import pytest
 
 from poot_executor.dtype import F32, I32, U32
 from poot_executor.errors import KernelError
-from poot_executor.kernel import Access, Block, Kernel, KernelBuilder, Op, show, verify
-from poot_executor.kernel import passes
+from poot_executor.kernel import Access, Block, Kernel, KernelBuilder, Op, passes, show, verify
 from poot_executor.kernel.passes import (
-    fold_constants, hoist_invariants, lower_group_reductions, optimize, reduce_strength, remove_dead,
-    share_subexpressions, unroll_loops,
+    fold_constants,
+    hoist_invariants,
+    lower_group_reductions,
+    optimize,
+    reduce_strength,
+    remove_dead,
+    share_subexpressions,
+    unroll_loops,
 )  # fmt: skip
 
 
@@ -240,9 +245,8 @@ def test_reduce_strength_joins_constants_and_decides_by_ranges():
     b, x, y = new()
     t = b.thread_id()
     i = t * 3 * 5 + 2 + 4
-    with b.range(0, 10) as j:
-        with b.if_((t < 64) & (j >= 0) & (j < 9)):
-            y[b.min(i, 2000) + b.max(j, 0)] = x[(t * 4) * 8]
+    with b.range(0, 10) as j, b.if_((t < 64) & (j >= 0) & (j < 9)):
+        y[b.min(i, 2000) + b.max(j, 0)] = x[(t * 4) * 8]
     shows(
         remove_dead(share_subexpressions(fold_constants(reduce_strength(b.finish())))),
         """

@@ -9,7 +9,16 @@ import pytest
 from poot_executor.dtype import BOOL, F16, F32, I32, U32
 from poot_executor.errors import KernelError
 from poot_executor.kernel import (
-    Access, Block, Kernel, KernelBuilder, KType, Op, Param, SharedArray, Val, verify,
+    Access,
+    Block,
+    Kernel,
+    KernelBuilder,
+    KType,
+    Op,
+    Param,
+    SharedArray,
+    Val,
+    verify,
 )  # fmt: skip
 
 

@@ -1,8 +1,9 @@
 """Buffers and shared arrays as a kernel is written: element access over whole 32-bit words.
 
-A device buffer holds 32-bit elements. A buffer of f16, bf16, i8, u8 or bool elements is a u32 buffer whose elements are read out
-of their word: f16 and bf16 as f32, i8 and u8 as i32, bool (a whole word, 0 or 1) as bool. Element i of a 16-bit buffer lies in bits
-16·(i mod 2) of word i div 2, element i of an 8-bit buffer in bits 8·(i mod 4) of word i div 4.
+A device buffer holds 32-bit elements. A buffer of f16, bf16, i8, u8 or bool elements is a u32 buffer whose elements
+are read out of their word: f16 and bf16 as f32, i8 and u8 as i32, bool (a whole word, 0 or 1) as bool. Element i of a
+16-bit buffer lies in bits 16·(i mod 2) of word i div 2, element i of an 8-bit buffer in bits 8·(i mod 4) of word i
+div 4.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ def word_dtype(dtype: DType) -> DType:
 class BufferRef:
     """A buffer of `dtype` elements. Indices are i32 element indices or Python integers.
 
-    `value_dtype` is what `ref[i]` gives and what a store takes. An index outside the buffer is the device's robust access:
-    it reads some value, and a store does nothing or hits an element of the same buffer.
+    `value_dtype` is what `ref[i]` gives and what a store takes. An index outside the buffer is the device's robust
+    access: it reads some value, and a store does nothing or hits an element of the same buffer.
     """
 
     __slots__ = ("_builder", "access", "dtype", "index", "name", "per_word", "value_dtype")
@@ -78,7 +79,9 @@ class BufferRef:
         """Store a scalar, or a vector from an index that is a multiple of its width."""
         b = self._builder
         if self.per_word != 1:
-            raise KernelError(f"{self.name} has {self.dtype} elements, and sub-word stores are whole words: pack and use store_word")
+            raise KernelError(
+                f"{self.name} has {self.dtype} elements, and sub-word stores are whole words: pack and use store_word"
+            )
         handle = b.as_handle(value, self.value_dtype)
         if handle.dtype is not self.value_dtype:
             raise KernelError(f"a store of {handle.type} to {self.name}, which holds {self.dtype}: cast it")

@@ -9,8 +9,8 @@ with b.if_(i < y.length()):
 kernel = b.finish()
 ```
 
-Equal calls give equal kernels. A variable that a loop or a branch changes is a `Var`; loops and ifs then carry exactly the
-variables that their blocks set.
+Equal calls give equal kernels. A variable that a loop or a branch changes is a `Var`; loops and ifs then carry
+exactly the variables that their blocks set.
 """
 
 from __future__ import annotations
@@ -104,7 +104,8 @@ class _OpenIf:
 class KernelBuilder(Operations):
     """A kernel under construction: groups of `group_size` threads along one axis.
 
-    `line` ("file.py:12") marks the operations made from now on; while it is empty, they are marked with the caller's line.
+    `line` ("file.py:12") marks the operations made from now on; while it is empty, they are marked with the caller's
+    line.
     """
 
     def __init__(self, name: str, group_size: int = 64) -> None:
@@ -144,13 +145,17 @@ class KernelBuilder(Operations):
     # Operations
 
     def emit(self, kind: str, *operands: Handle, dtype: DType | None = None, **attrs: Any) -> Handle:
+        """Append an operation that has a result, as it is."""
         (result,) = self._emit(kind, operands, dtype, attrs)
         return Handle(self, result.type, result)
 
     def effect(self, kind: str, *operands: Handle, **attrs: Any) -> None:
+        """Append an operation that has none."""
         () = self._emit(kind, operands, None, attrs)
 
-    def _emit(self, kind: str, operands: tuple[Handle, ...], dtype: DType | None, attrs: dict[str, Any]) -> tuple[Val, ...]:
+    def _emit(
+        self, kind: str, operands: tuple[Handle, ...], dtype: DType | None, attrs: dict[str, Any]
+    ) -> tuple[Val, ...]:
         declared = () if dtype is None else (KType(dtype, operands[0].width if operands else 1),)
         try:
             types = result_types(kind, [h.type for h in operands], attrs, declared, self._params, self._shared)
@@ -162,6 +167,7 @@ class KernelBuilder(Operations):
         return results
 
     def constant_val(self, dtype: DType, value: Number) -> Val:
+        """The IR value of a constant, emitted where no enclosing block has it yet."""
         key = (dtype, repr(value))
         for scope in self._scopes:
             if key in scope.constants:
@@ -189,7 +195,9 @@ class KernelBuilder(Operations):
         if self.line:
             return self.line
         frame = sys._getframe(1)
-        while frame.f_back is not None and (frame.f_code.co_filename.startswith(_HERE) or "contextlib" in frame.f_code.co_filename):
+        while frame.f_back is not None and (
+            frame.f_code.co_filename.startswith(_HERE) or "contextlib" in frame.f_code.co_filename
+        ):
             frame = frame.f_back
         return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
@@ -235,12 +243,14 @@ class KernelBuilder(Operations):
         with self._scope() as scope:
             yield Handle(self, index.type, index)
         kept, yields = self._end_loop(scope, carried, initial, [args])
-        self._loop("for", bound_vals, kept, carried, initial, [((index, *(args[k] for k in kept)), scope, yields)], line,
-                   {} if unroll is None else {"unroll": unroll})  # fmt: skip
+        block_args: tuple[Val, ...] = (index, *(args[k] for k in kept))
+        blocks = [(block_args, scope, yields)]
+        attrs = {} if unroll is None else {"unroll": unroll}
+        self._loop("for", bound_vals, kept, carried, initial, blocks, line, attrs)
 
     @contextmanager
     def while_(self, condition: Callable[[], Handle]) -> Iterator[None]:
-        """A loop while `condition()` holds. It is called once, in the loop's condition block, and reads variables only."""
+        """A loop while `condition()` holds: it is called once, in the loop's condition block, and sets no variable."""
         line = self._line()
         carried, initial, args = self._carry()
         with self._scope() as head:
@@ -373,7 +383,7 @@ class KernelBuilder(Operations):
                 var.value = None
 
     def _merge(self, branch: _OpenIf, otherwise: _Scope) -> None:
-        """Close an if: variables that either branch has set become its results, those set on one path only are unset."""
+        """Close an if: what either branch has set becomes its results, what is set on one path only is unset."""
         merged: list[tuple[Var, Handle, Handle]] = []
         for var in branch.before:
             then, other = branch.then_values[var], var.value
@@ -382,11 +392,16 @@ class KernelBuilder(Operations):
             elif then.same_value(other):
                 var.value = then
             elif then.type != other.type:
-                raise KernelError(f"{var.name or 'a variable'} is {then.type} in one branch and {other.type} in the other")
+                raise KernelError(
+                    f"{var.name or 'a variable'} is {then.type} in one branch and {other.type} in the other"
+                )
             else:
                 merged.append((var, then, other))
         line = self._line()
-        yields = [self._values_in(branch.then, [m[1] for m in merged]), self._values_in(otherwise, [m[2] for m in merged])]
+        yields = [
+            self._values_in(branch.then, [m[1] for m in merged]),
+            self._values_in(otherwise, [m[2] for m in merged]),
+        ]
         results = tuple(Val(then.type, var.name) for var, then, _ in merged)
         blocks = (_close((), branch.then, yields[0], line), _close((), otherwise, yields[1], line))
         self._append(Op("if", (self._use(branch.condition),), results, {}, blocks, line))

@@ -13,7 +13,15 @@ from typing import Any
 from poot_executor.errors import KernelError
 from poot_executor.kernel.buffers import BufferRef, SharedRef
 from poot_executor.kernel.builder import KernelBuilder
-from poot_executor.kernel.functions import BoundHook, DeviceFunction, Intrinsic, LocalArray, dtype_of, is_runtime, is_type_name
+from poot_executor.kernel.functions import (
+    BoundHook,
+    DeviceFunction,
+    Intrinsic,
+    LocalArray,
+    dtype_of,
+    is_runtime,
+    is_type_name,
+)
 from poot_executor.kernel.handle import Handle
 from poot_executor.kernel.located import at
 from poot_executor.kernel.source import FunctionSource
@@ -57,6 +65,7 @@ class Expressions:
         raise NotImplementedError
 
     def error(self, node: ast.AST, problem: KernelError | str) -> KernelError:
+        """The error, with the file and line of the syntax."""
         return at(self.source.line(getattr(node, "lineno", 1)), problem)
 
     def mark(self, node: ast.AST) -> None:
@@ -246,7 +255,8 @@ class Expressions:
         if isinstance(callee, BoundHook):
             return callee.call(self.builder, *args, **kwargs)
         if is_type_name(callee) or (callee is bool and is_runtime(args)):
-            return self.builder.cast(*args, dtype_of(callee))
+            (value,) = args
+            return self.builder.cast(value, dtype_of(callee))
         owner = getattr(callee, "__self__", None)
         if isinstance(owner, BufferRef | SharedRef | Handle | KernelBuilder):
             return callee(*args, **kwargs)
@@ -264,6 +274,10 @@ class Expressions:
             return result
         if callee is builtins.abs:
             return self.builder.abs(*args)
+        if callee is builtins.round and len(args) == 1:
+            return self.builder.round(*args)
+        if callee is builtins.pow and len(args) == 2:
+            return self.builder.pow(*args)
         if callee in _CONTAINERS:
             return callee(*args, **kwargs)
         if callee is builtins.range:

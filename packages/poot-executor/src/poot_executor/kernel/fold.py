@@ -1,7 +1,8 @@
 """Constants of kernels: what one scalar operation gives when operands are known, bit for bit as a device gives it.
 
-The builder folds with these rules while a kernel is made, and the folding pass folds with them afterwards. Only operations whose
-result IEEE 754 or two's complement fixes are folded: never a transcendental, and never to NaN, whose bits targets choose.
+The builder folds with these rules while a kernel is made, and the folding pass folds with them afterwards. Only
+operations whose result IEEE 754 or two's complement fixes are folded: never a transcendental, and never to NaN, whose
+bits targets choose.
 """
 
 from __future__ import annotations
@@ -45,10 +46,9 @@ def to_f32(value: float) -> float:
         return float(np.float32(value))
 
 
-def fold(
-    kind: str, dtype: DType, constants: Sequence[Number | None], result: DType
-) -> Same | Constant | None:
-    """What a scalar operation gives. `dtype` is its operands' (of the values, for select), `constants` has None where unknown.
+def fold(kind: str, dtype: DType, constants: Sequence[Number | None], result: DType) -> Same | Constant | None:
+    """What a scalar operation gives. `dtype` is its operands' (of the values, for select), `constants` has None where
+    unknown.
 
     None where nothing is known. `result` is the result's dtype, which cast and bitcast need.
     """
@@ -73,23 +73,17 @@ def _identity(kind: str, dtype: DType, constants: Sequence[Number | None]) -> Sa
         return _float_identity(kind, left, right)
     ones: Number = True if dtype is DType.BOOL else wrap(-1, dtype)
     zero: Number = False if dtype is DType.BOOL else 0
+    # What leaves the other operand as it is, and what swallows it, of the operations that commute.
+    neutral = {"add": zero, "or": zero, "xor": zero, "and": ones, "mul": 1}.get(kind)
+    absorbing = {"mul": zero, "and": zero, "or": ones}.get(kind)
     for known, other in ((right, 0), (left, 1)):
-        if known is None:
-            continue
-        if (kind in ("add", "or", "xor") and known == zero) or (kind == "and" and known == ones):
+        if known is not None and known == neutral:
             return Same(other)
-        if kind == "mul" and known == 1:
-            return Same(other)
-        if kind in ("mul", "and") and known == zero:
-            return Constant(zero)
-        if kind == "or" and known == ones:
-            return Constant(ones)
-    if right is not None:
-        if (kind in ("sub", "shl", "shr") and right == 0) or (kind == "div" and right == 1):
-            return Same(0)
-        if kind == "rem" and right == 1:
-            return Constant(0)
-    return None
+        if known is not None and known == absorbing:
+            return Constant(known)
+    if right == {"sub": 0, "shl": 0, "shr": 0, "div": 1}.get(kind, ()):
+        return Same(0)
+    return Constant(0) if kind == "rem" and right == 1 else None
 
 
 def _float_identity(kind: str, left: Number | None, right: Number | None) -> Same | None:
@@ -144,7 +138,7 @@ def _evaluate_int(kind: str, dtype: DType, values: Sequence[int]) -> int | float
         value = float(np.uint16(values[0] & 0xFFFF).view(np.float16))
         return None if np.isnan(value) else value
     rule = _INT.get(kind)
-    return None if rule is None else wrap(rule(*values), dtype)
+    return None if rule is None else wrap(int(rule(*values)), dtype)
 
 
 def _cast(value: Number, dtype: DType, result: DType) -> Number | None:
@@ -173,9 +167,7 @@ _Rules = Mapping[str, Callable[..., Number]]
 _COMPARE: _Rules = MappingProxyType(
     {"eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
 )
-_BOOL: _Rules = MappingProxyType(
-    {"and": operator.and_, "or": operator.or_, "xor": operator.xor, "not": operator.not_}
-)
+_BOOL: _Rules = MappingProxyType({"and": operator.and_, "or": operator.or_, "xor": operator.xor, "not": operator.not_})
 _FLOAT: _Rules = MappingProxyType(
     {
         "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": np.divide, "neg": operator.neg,

@@ -1,4 +1,6 @@
-"""What a kernel's source may call or be given besides numbers: intrinsics, device functions, hooks, buffer types, local arrays."""
+"""What a kernel's source may call or be given besides numbers: intrinsics, device functions, hooks, buffer types,
+local arrays.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +30,7 @@ class Intrinsic(Generic[P, R]):
         self.__doc__ = emit.__doc__
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Refused: it has no meaning to Python."""
         raise KernelError(f"{self.name} is called in the source of a kernel or device function only")
 
 
@@ -39,6 +42,7 @@ class DeviceFunction(Generic[P, R]):
         self.__doc__ = function.__doc__
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Refused: it has no meaning to Python."""
         raise KernelError(f"{self.source.name} is called in the source of a kernel or device function only")
 
 
@@ -47,7 +51,8 @@ class TypeName:
 
     dtype: ClassVar[DType]
 
-    def __new__(cls, value: Value) -> Handle:  # type: ignore[misc]
+    def __new__(cls, value: Value) -> Handle:  # type: ignore[misc]  # noqa: ARG004
+        """Convert a number, in the source of a kernel or device function only."""
         raise KernelError(f"{cls.__name__} is called in the source of a kernel or device function")
 
 
@@ -55,8 +60,8 @@ class TypeName:
 class Hook:
     """A compile-time argument of a kernel: buffers of its own and Python that emits what a call of it means.
 
-    `params` are (name, dtype, access) of the buffers that it adds to the kernel. `emit(builder, buffers, *args)` gets them as
-    BufferRefs, and the call's arguments; it gives a handle, a tuple of handles or None.
+    `params` are (name, dtype, access) of the buffers that it adds to the kernel. `emit(builder, buffers, *args)` gets
+    them as BufferRefs, and the call's arguments; it gives a handle, a tuple of handles or None.
     """
 
     params: tuple[tuple[str, DType, Access], ...]

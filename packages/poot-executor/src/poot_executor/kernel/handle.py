@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 class Handle:
     """A scalar or short vector of the kernel under construction.
 
-    Operators take another handle of the same type or a Python number, which becomes a constant of this handle's dtype (and is
-    repeated over a vector's lanes, as a scalar handle is). `//` and `%` are integer division and remainder of numbers that are
-    not negative: they truncate. `/` is float division. Comparisons give bool handles, `& | ^ ~` are logical on them.
-    `constant` is the value where it is known, else None.
+    Operators take another handle of the same type or a Python number, which becomes a constant of this handle's dtype
+    (and is repeated over a vector's lanes, as a scalar handle is). `//` and `%` are integer division and remainder of
+    numbers that are not negative: they truncate. `/` is float division. Comparisons give bool handles, `& | ^ ~` are
+    logical on them. `constant` is the value where it is known, else None.
     """
 
     __slots__ = ("_val", "builder", "constant", "type")
@@ -34,10 +34,12 @@ class Handle:
 
     @property
     def dtype(self) -> DType:
+        """The element type: f32, i32, u32 or bool."""
         return self.type.dtype
 
     @property
     def width(self) -> int:
+        """1 for a scalar, 2 or 4 for a vector."""
         return self.type.width
 
     @property
@@ -60,9 +62,7 @@ class Handle:
             return self._val is other._val
         return self.type == other.type and repr(self.constant) == repr(other.constant)
 
-    def _with(
-        self, kind: str, other: Handle | Number, *, swapped: bool = False, **attrs: bool
-    ) -> Handle:
+    def _with(self, kind: str, other: Handle | Number, *, swapped: bool = False, **attrs: Any) -> Handle:
         right = self.builder.matching(other, self)
         left, right = self.builder.widened(self, right)
         operands = (right, left) if swapped else (left, right)
@@ -172,7 +172,9 @@ class Handle:
 
     def __getitem__(self, lane: int) -> Handle:
         if isinstance(lane, bool) or not isinstance(lane, int) or not 0 <= lane < self.width or self.width == 1:
-            raise KernelError(f"lane {lane!r} of a value of type {self.type}: vectors have compile-time lanes 0 to width − 1")
+            raise KernelError(
+                f"lane {lane!r} of a value of type {self.type}: vectors have compile-time lanes 0 to width − 1"
+            )
         return self.builder.emit("extract", self, lane=lane)
 
     def __len__(self) -> int:
@@ -180,25 +182,34 @@ class Handle:
 
     @property
     def x(self) -> Handle:
+        """Lane 0 of a vector."""
         return self[0]
 
     @property
     def y(self) -> Handle:
+        """Lane 1 of a vector."""
         return self[1]
 
     @property
     def z(self) -> Handle:
+        """Lane 2 of a vector."""
         return self[2]
 
     @property
     def w(self) -> Handle:
+        """Lane 3 of a vector."""
         return self[3]
 
     def __bool__(self) -> bool:
-        raise KernelError("a kernel value is not known while the kernel is made: use if_, while_ or select, and & | ~ for and, or, not")
+        raise KernelError(
+            "a kernel value is not known while the kernel is made: use if_, while_ or select, "
+            "and & | ~ for and, or, not"
+        )
 
     def __index__(self) -> int:
-        raise KernelError("a kernel value is not known while the kernel is made, and here a compile-time integer is needed")
+        raise KernelError(
+            "a kernel value is not known while the kernel is made, and here a compile-time integer is needed"
+        )
 
     def __repr__(self) -> str:
         return f"<{self.type} value>" if self.constant is None else f"<{self.type} {self.constant}>"
@@ -229,7 +240,9 @@ def natural_dtype(value: Number) -> DType:
 
 
 def constant_of(value: Number, dtype: DType) -> Number:
-    """A Python number as a constant's value in `dtype`. Raises KernelError where it is not exactly one of the dtype's (floats round)."""
+    """A Python number as a constant's value in `dtype`. Raises KernelError where it is not exactly one of the dtype's
+    (floats round).
+    """
     if dtype is DType.F32:
         if isinstance(value, bool):
             raise KernelError(f"{value} is not a number of f32")

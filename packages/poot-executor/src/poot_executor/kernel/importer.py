@@ -1,7 +1,8 @@
 """Statements of the kernel language, imported to kernel IR through the builder.
 
-A name holds a Python object or a handle. Where a runtime loop or branch sets a name, the name becomes a variable: at a loop's entry its value
-must be a number or a handle, and it keeps its type. A name that a loop or one branch alone sets has no value afterwards.
+A name holds a Python object or a handle. Where a runtime loop or branch sets a name, the name becomes a variable: at
+a loop's entry its value must be a number or a handle, and it keeps its type. A name that a loop or one branch alone
+sets has no value afterwards.
 """
 
 from __future__ import annotations
@@ -31,9 +32,7 @@ MAX_INLINE_DEPTH = 32
 """Device functions that may call each other: deeper is taken to be recursion."""
 
 
-def import_kernel(
-    source: FunctionSource, name: str, group_size: int, constants: Mapping[str, Any]
-) -> Kernel:
+def import_kernel(source: FunctionSource, name: str, group_size: int, constants: Mapping[str, Any]) -> Kernel:
     """The kernel that a function means with these compile-time arguments. Raises KernelError with file and line."""
     tree = source.tree.args
     first = source.line(source.tree.lineno)
@@ -53,9 +52,7 @@ def import_kernel(
     return builder.finish()
 
 
-def _compile_time(
-    source: FunctionSource, first: str, constants: Mapping[str, Any]
-) -> dict[str, Any]:
+def _compile_time(source: FunctionSource, first: str, constants: Mapping[str, Any]) -> dict[str, Any]:
     """The compile-time arguments with their defaults, in the order of the parameters."""
     defaults = source.function.__kwdefaults__ or {}
     names = [param.arg for param in source.tree.args.kwonlyargs]
@@ -74,9 +71,7 @@ def _buffer_type(scope: Importer, param: ast.arg) -> tuple[Any, Any]:
         node = ast.copy_location(ast.parse(node.value, mode="eval").body, node)
     found = None if node is None else scope.eval(node)
     if not isinstance(found, BufferType):
-        raise scope.error(
-            param, f"buffer parameter {param.arg} is annotated In[...], Out[...] or InOut[...]"
-        )
+        raise scope.error(param, f"buffer parameter {param.arg} is annotated In[...], Out[...] or InOut[...]")
     return found.dtype, found.access
 
 
@@ -109,6 +104,7 @@ class Importer(Expressions):
         return None if returned is None else returned.value
 
     def inline(self, function: DeviceFunction, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Import a device function\'s body with these arguments; gives what it returns."""
         callers = (*self._callers, self.source)
         if len(callers) > MAX_INLINE_DEPTH:
             raise KernelError(f"{function.source.name}: device functions cannot be recursive")
@@ -227,10 +223,11 @@ class Importer(Expressions):
         self._runtime(body)
         for name, variable in variables.items():
             value = self.names.get(name)
-            if number(value) is not None or isinstance(value, Handle):
-                variable.set(value)
-            else:
+            settable = value if isinstance(value, Handle) else number(value)
+            if settable is None:
                 variable.clear()
+            else:
+                variable.set(settable)
         return dict(self.names)
 
     def _merged(self, variable: Var, then: Any, other: Any) -> Any:

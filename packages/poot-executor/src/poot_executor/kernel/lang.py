@@ -7,46 +7,143 @@ def scale(x: In[f32], y: Out[f32], *, factor: float):
     if i < y.length():
         y[i] = x[i] * factor
 
+
 ir = scale.specialize(group_size=64, factor=2.0)
 ```
 
-Buffer parameters come first, compile-time parameters after `*`. What Python can evaluate (compile-time parameters, closures, globals)
-it evaluates while the kernel is imported; the rest becomes operations. `for i in range(...)` is a loop of the kernel,
-`for i in static(...)` is unrolled. A compile-time condition selects a branch, a runtime one makes an `if`, and in a conditional
-expression a select. `and` and `or` evaluate runtime operands on both sides. `min`, `max` and `abs` are Python's names.
+Buffer parameters come first, compile-time parameters after `*`. What Python can evaluate (compile-time parameters,
+closures, globals) it evaluates while the kernel is imported; the rest becomes operations. `for i in range(...)` is a
+loop of the kernel, `for i in static(...)` is unrolled. A compile-time condition selects a branch, a runtime one makes
+an `if`, and in a conditional expression a select. `and` and `or` evaluate runtime operands on both sides. `min`,
+`max`, `abs`, `round` and `pow` are Python's names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from poot_executor.dtype import DType
 from poot_executor.errors import KernelError
-from poot_executor.kernel.buffers import BufferRef, SharedRef
-from poot_executor.kernel.builder import KernelBuilder
+from poot_executor.kernel.buffers import BufferRef
 from poot_executor.kernel.functions import (
     BufferType,
     DeviceFunction,
     Hook,
-    Intrinsic,
-    LocalArray,
     TypeName,
     dtype_of,
 )
-from poot_executor.kernel.handle import Handle
 from poot_executor.kernel.importer import import_kernel
+from poot_executor.kernel.intrinsics import (
+    Local,
+    Shared,
+    barrier,
+    bitcast,
+    cast,
+    check,
+    cos,
+    dot4,
+    erf,
+    exp,
+    float_to_half,
+    floor,
+    fma,
+    group_id,
+    group_max,
+    group_min,
+    group_size,
+    group_sum,
+    half_to_float,
+    lane_id,
+    log,
+    mulhi,
+    pack_bf16x2,
+    pack_bytes4,
+    pack_half2,
+    power,
+    rint,
+    rsqrt,
+    select,
+    sin,
+    sqrt,
+    static,
+    subgroup_id,
+    subgroup_max,
+    subgroup_min,
+    subgroup_shuffle,
+    subgroup_shuffle_xor,
+    subgroup_size,
+    subgroup_sum,
+    tanh,
+    thread_id,
+    unpack_bf16x2,
+    unpack_byte,
+    unpack_half2,
+    vector,
+)
 from poot_executor.kernel.ir import Access, Kernel
-from poot_executor.kernel.operations import Value
 from poot_executor.kernel.source import FunctionSource
 
 __all__ = [
-    "Hook", "In", "InOut", "KernelFunction", "Local", "Out", "Shared", "barrier", "bf16", "bitcast", "cast", "check",
-    "cos", "device", "dot4", "erf", "exp", "f16", "f32", "float_to_half", "floor", "fma", "group_id", "group_max",
-    "group_min", "group_size", "group_sum", "half_to_float", "i32", "i8", "kernel", "lane_id", "log", "mulhi",
-    "pack_bf16x2", "pack_bytes4", "pack_half2", "power", "rint", "rsqrt", "select", "sin", "sqrt", "static",
-    "subgroup_id", "subgroup_max", "subgroup_min", "subgroup_shuffle", "subgroup_shuffle_xor", "subgroup_size",
-    "subgroup_sum", "tanh", "thread_id", "u32", "u8", "unpack_bf16x2", "unpack_byte", "unpack_half2", "vector",
+    "Hook",
+    "In",
+    "InOut",
+    "KernelFunction",
+    "Local",
+    "Out",
+    "Shared",
+    "barrier",
+    "bf16",
+    "bitcast",
+    "cast",
+    "check",
+    "cos",
+    "device",
+    "dot4",
+    "erf",
+    "exp",
+    "f16",
+    "f32",
+    "float_to_half",
+    "floor",
+    "fma",
+    "group_id",
+    "group_max",
+    "group_min",
+    "group_size",
+    "group_sum",
+    "half_to_float",
+    "i8",
+    "i32",
+    "kernel",
+    "lane_id",
+    "log",
+    "mulhi",
+    "pack_bf16x2",
+    "pack_bytes4",
+    "pack_half2",
+    "power",
+    "rint",
+    "rsqrt",
+    "select",
+    "sin",
+    "sqrt",
+    "static",
+    "subgroup_id",
+    "subgroup_max",
+    "subgroup_min",
+    "subgroup_shuffle",
+    "subgroup_shuffle_xor",
+    "subgroup_size",
+    "subgroup_sum",
+    "tanh",
+    "thread_id",
+    "u8",
+    "u32",
+    "unpack_bf16x2",
+    "unpack_byte",
+    "unpack_half2",
+    "vector",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -59,18 +156,17 @@ class KernelFunction:
         self.source = FunctionSource(function)
         self.__doc__ = function.__doc__
 
-    def specialize(
-        self, *, group_size: int = 64, name: str | None = None, **constants: Any
-    ) -> Kernel:
+    def specialize(self, *, group_size: int = 64, name: str | None = None, **constants: Any) -> Kernel:
         """The kernel with these compile-time arguments, verified. Equal arguments give equal kernels.
 
-        A `Hook`, or a tuple of hooks, adds its buffers after the declared ones, in the order of the compile-time parameters:
-        buffer `b` of the hook `store` is named `store_b`, of the second hook of the tuple `weights` it is `weights1_b`.
-        Raises KernelError with file and line for what the language cannot express.
+        A `Hook`, or a tuple of hooks, adds its buffers after the declared ones, in the order of the compile-time
+        parameters: buffer `b` of the hook `store` is named `store_b`, of the second hook of the tuple `weights` it is
+        `weights1_b`. Raises KernelError with file and line for what the language cannot express.
         """
         return import_kernel(self.source, name or self.source.name, group_size, constants)
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
+        """Refused: it has no meaning to Python."""
         raise KernelError(f"{self.source.name} is a kernel: specialize it")
 
 
@@ -87,30 +183,44 @@ device = DeviceFunction
 
 
 class f32(TypeName):  # noqa: N801 — the language's own name for it
+    """32-bit floats."""
+
     dtype = DType.F32
 
 
 class f16(TypeName):  # noqa: N801
+    """IEEE half floats: of buffers only, read as f32."""
+
     dtype = DType.F16
 
 
 class bf16(TypeName):  # noqa: N801
+    """bfloat16: of buffers only, read as f32."""
+
     dtype = DType.BF16
 
 
 class i32(TypeName):  # noqa: N801
+    """32-bit integers."""
+
     dtype = DType.I32
 
 
 class u32(TypeName):  # noqa: N801
+    """32-bit unsigned integers."""
+
     dtype = DType.U32
 
 
 class i8(TypeName):  # noqa: N801
+    """Signed bytes: of buffers only, read as i32."""
+
     dtype = DType.I8
 
 
 class u8(TypeName):  # noqa: N801
+    """Bytes: of buffers only, read as i32."""
+
     dtype = DType.U8
 
 
@@ -133,274 +243,3 @@ class Out(BufferRef, Generic[T]):
 
     def __class_getitem__(cls, element: Any) -> BufferType:
         return BufferType(dtype_of(element), Access.READ_WRITE)
-
-
-# Compile time
-
-
-@Intrinsic
-def static(b: KernelBuilder, items: Iterable[T]) -> list[T]:
-    """What a `for` is unrolled over."""
-    if isinstance(items, Handle | BufferRef | SharedRef):
-        raise KernelError("static(...) goes over what is known at compile time")
-    return list(items)
-
-
-@Intrinsic
-def group_size(b: KernelBuilder) -> int:
-    """Threads of a group, a compile-time integer."""
-    return b.group_size
-
-
-@Intrinsic
-def Shared(b: KernelBuilder, dtype: Any, count: int) -> SharedRef:  # noqa: N802
-    """A new shared array of the group: `count` elements of f32, i32 or u32, not zeroed."""
-    return b.next_shared(dtype_of(dtype), count)
-
-
-@Intrinsic
-def Local(b: KernelBuilder, dtype: Any, count: int, initial: Value = 0) -> LocalArray:  # noqa: N802
-    """Registers of a thread: `count` values that start as `initial`, with compile-time indices."""
-    found = dtype_of(dtype)
-    return LocalArray(b, found, count, float(initial) if found.is_float and isinstance(initial, int) else initial)
-
-
-# Places
-
-
-@Intrinsic
-def group_id(b: KernelBuilder, axis: int = 0) -> Handle:
-    """The group's place in the grid along an axis."""
-    return b.group_id(axis)
-
-
-@Intrinsic
-def thread_id(b: KernelBuilder) -> Handle:
-    """The thread's place in its group."""
-    return b.thread_id()
-
-
-@Intrinsic
-def lane_id(b: KernelBuilder) -> Handle:
-    """The thread's place in its subgroup."""
-    return b.lane_id()
-
-
-@Intrinsic
-def subgroup_id(b: KernelBuilder) -> Handle:
-    """The subgroup's place in its group."""
-    return b.subgroup_id()
-
-
-@Intrinsic
-def subgroup_size(b: KernelBuilder) -> Handle:
-    """Threads of a subgroup."""
-    return b.subgroup_size()
-
-
-# Arithmetic
-
-
-@Intrinsic
-def exp(b: KernelBuilder, a: Value) -> Handle:
-    return b.exp(a)
-
-
-@Intrinsic
-def log(b: KernelBuilder, a: Value) -> Handle:
-    return b.log(a)
-
-
-@Intrinsic
-def sqrt(b: KernelBuilder, a: Value) -> Handle:
-    return b.sqrt(a)
-
-
-@Intrinsic
-def rsqrt(b: KernelBuilder, a: Value) -> Handle:
-    return b.rsqrt(a)
-
-
-@Intrinsic
-def sin(b: KernelBuilder, a: Value) -> Handle:
-    return b.sin(a)
-
-
-@Intrinsic
-def cos(b: KernelBuilder, a: Value) -> Handle:
-    return b.cos(a)
-
-
-@Intrinsic
-def tanh(b: KernelBuilder, a: Value) -> Handle:
-    return b.tanh(a)
-
-
-@Intrinsic
-def erf(b: KernelBuilder, a: Value) -> Handle:
-    return b.erf(a)
-
-
-@Intrinsic
-def floor(b: KernelBuilder, a: Value) -> Handle:
-    return b.floor(a)
-
-
-@Intrinsic
-def rint(b: KernelBuilder, a: Value) -> Handle:
-    """To the nearest integer, ties to even."""
-    return b.round(a)
-
-
-@Intrinsic
-def power(b: KernelBuilder, a: Value, c: Value) -> Handle:
-    """`a` raised to `c`, for a ≥ 0; also written a ** c."""
-    return b.pow(a, c)
-
-
-@Intrinsic
-def fma(b: KernelBuilder, a: Value, c: Value, d: Value) -> Handle:
-    """a·c + d, rounded once where the target has it."""
-    return b.fma(a, c, d)
-
-
-@Intrinsic
-def mulhi(b: KernelBuilder, a: Value, c: Value) -> Handle:
-    """The high word of the product of two u32."""
-    return b.mulhi(a, c)
-
-
-@Intrinsic
-def dot4(b: KernelBuilder, a: Handle, c: Handle, d: Value) -> Handle:
-    """Σ of the products of four signed bytes, plus an i32."""
-    return b.dot4(a, c, d)
-
-
-@Intrinsic
-def select(b: KernelBuilder, condition: Value, a: Value, c: Value) -> Handle:
-    """`a` where the condition holds, else `c`."""
-    return b.select(condition, a, c)
-
-
-@Intrinsic
-def cast(b: KernelBuilder, a: Value, dtype: Any) -> Handle:
-    """Number conversion to a type that may be a compile-time parameter."""
-    return b.cast(a, dtype_of(dtype))
-
-
-@Intrinsic
-def bitcast(b: KernelBuilder, a: Value, dtype: Any) -> Handle:
-    """The same 32 bits as another type."""
-    return b.bitcast(a, dtype_of(dtype))
-
-
-@Intrinsic
-def half_to_float(b: KernelBuilder, a: Value) -> Handle:
-    """The f16 in the low 16 bits of a u32."""
-    return b.half_to_float(a)
-
-
-@Intrinsic
-def float_to_half(b: KernelBuilder, a: Value) -> Handle:
-    """An f32 as f16 bits in the low 16 of a u32."""
-    return b.float_to_half(a)
-
-
-@Intrinsic
-def vector(b: KernelBuilder, *scalars: Value) -> Handle:
-    """2 or 4 scalars as a vector."""
-    return b.vector(*scalars)
-
-
-@Intrinsic
-def pack_half2(b: KernelBuilder, low: Value, high: Value) -> Handle:
-    """Two f32 as f16 in a u32 word."""
-    return b.pack_half2(low, high)
-
-
-@Intrinsic
-def pack_bf16x2(b: KernelBuilder, low: Value, high: Value) -> Handle:
-    """Two f32 as bf16 in a u32 word, nearest even."""
-    return b.pack_bf16x2(low, high)
-
-
-@Intrinsic
-def pack_bytes4(b: KernelBuilder, a: Value, c: Value, d: Value, e: Value) -> Handle:
-    """The low bytes of four integers in a u32 word."""
-    return b.pack_bytes4(a, c, d, e)
-
-
-@Intrinsic
-def unpack_half2(b: KernelBuilder, word: Handle) -> tuple[Handle, Handle]:
-    """The two f16 of a u32 word as f32, low first."""
-    return b.unpack_half2(word)
-
-
-@Intrinsic
-def unpack_bf16x2(b: KernelBuilder, word: Handle) -> tuple[Handle, Handle]:
-    """The two bf16 of a u32 word as f32, low first."""
-    return b.unpack_bf16x2(word)
-
-
-@Intrinsic
-def unpack_byte(b: KernelBuilder, word: Handle, shift: Value, *, signed: bool) -> Handle:
-    """The byte at bit `shift` of a u32 word as i32."""
-    return b.unpack_byte(word, shift, signed=signed)
-
-
-# Across threads
-
-
-@Intrinsic
-def barrier(b: KernelBuilder) -> None:
-    """All threads of the group arrive; in uniform control flow only."""
-    b.barrier()
-
-
-@Intrinsic
-def subgroup_sum(b: KernelBuilder, a: Handle) -> Handle:
-    return b.subgroup_sum(a)
-
-
-@Intrinsic
-def subgroup_max(b: KernelBuilder, a: Handle) -> Handle:
-    return b.subgroup_max(a)
-
-
-@Intrinsic
-def subgroup_min(b: KernelBuilder, a: Handle) -> Handle:
-    return b.subgroup_min(a)
-
-
-@Intrinsic
-def subgroup_shuffle(b: KernelBuilder, a: Handle, lane: Value) -> Handle:
-    """The value that lane `lane` has."""
-    return b.subgroup_shuffle(a, lane)
-
-
-@Intrinsic
-def subgroup_shuffle_xor(b: KernelBuilder, a: Handle, mask: int) -> Handle:
-    """The value that lane (own lane xor mask) has."""
-    return b.subgroup_shuffle_xor(a, mask)
-
-
-@Intrinsic
-def group_sum(b: KernelBuilder, a: Handle) -> Handle:
-    """The sum over the group's threads; every thread gets it."""
-    return b.group_sum(a)
-
-
-@Intrinsic
-def group_max(b: KernelBuilder, a: Handle) -> Handle:
-    return b.group_max(a)
-
-
-@Intrinsic
-def group_min(b: KernelBuilder, a: Handle) -> Handle:
-    return b.group_min(a)
-
-
-@Intrinsic
-def check(b: KernelBuilder, condition: Value, code: int) -> None:
-    """A fault with this code, 1 to 255, where the condition is false. Clamp the index that it guards first."""
-    b.check(condition, code)

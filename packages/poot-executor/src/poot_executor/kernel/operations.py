@@ -15,7 +15,9 @@ Value = Handle | int | float | bool
 
 
 class Operations:
-    """One method an operation. Operands are handles or Python numbers, which become constants of the other operands' dtype."""
+    """One method an operation. Operands are handles or Python numbers, which become constants of the other operands'
+    dtype.
+    """
 
     def emit(self, kind: str, *operands: Handle, dtype: DType | None = None, **attrs: Any) -> Handle:
         """Append an operation and give its result. `dtype` is the result's for cast and bitcast. No folding."""
@@ -49,7 +51,7 @@ class Operations:
             raise KernelError(f"{value!r} of type {type(value).__name__} is not a value of a kernel")
         return self.const(plain, dtype if dtype is not None else natural_dtype(plain))
 
-    def as_index(self, value: Handle | int) -> Handle:
+    def as_index(self, value: Value) -> Handle:
         """An i32 scalar. Raises KernelError for anything else."""
         handle = self.as_handle(value, DType.I32)
         if handle.type != KType(DType.I32):
@@ -57,7 +59,9 @@ class Operations:
         return handle
 
     def matching(self, value: Value, other: Handle) -> Handle:
-        """`value` as a handle of the dtype of `other`. Raises KernelError naming both dtypes where it is a handle of another."""
+        """`value` as a handle of the dtype of `other`. Raises KernelError naming both dtypes where it is a handle of
+        another.
+        """
         handle = self.as_handle(value, other.dtype)
         if handle.dtype is not other.dtype:
             raise KernelError(f"operands of {other.dtype} and {handle.dtype} do not mix: cast one of them")
@@ -73,9 +77,7 @@ class Operations:
             return left, self.vector(*[right] * left.width)
         raise KernelError(f"vectors of widths {left.width} and {right.width} do not mix")
 
-    def apply(
-        self, kind: str, *operands: Handle, dtype: DType | None = None, **attrs: Any
-    ) -> Handle:
+    def apply(self, kind: str, *operands: Handle, dtype: DType | None = None, **attrs: Any) -> Handle:
         """A pure operation on operands of the right types, folded where it is known."""
         if all(h.width == 1 for h in operands):
             known = fold(kind, operands[-1].dtype, [h.constant for h in operands], dtype or operands[-1].dtype)
@@ -122,30 +124,39 @@ class Operations:
     # Arithmetic
 
     def exp(self, a: Value) -> Handle:
+        """eᵃ of an f32."""
         return self._float("exp", a)
 
     def log(self, a: Value) -> Handle:
+        """The natural logarithm of an f32."""
         return self._float("log", a)
 
     def sqrt(self, a: Value) -> Handle:
+        """The square root of an f32."""
         return self._float("sqrt", a)
 
     def rsqrt(self, a: Value) -> Handle:
+        """1/√a of an f32."""
         return self._float("rsqrt", a)
 
     def sin(self, a: Value) -> Handle:
+        """The sine of an f32 in radians."""
         return self._float("sin", a)
 
     def cos(self, a: Value) -> Handle:
+        """The cosine of an f32 in radians."""
         return self._float("cos", a)
 
     def tanh(self, a: Value) -> Handle:
+        """The hyperbolic tangent of an f32."""
         return self._float("tanh", a)
 
     def erf(self, a: Value) -> Handle:
+        """The error function of an f32."""
         return self._float("erf", a)
 
     def floor(self, a: Value) -> Handle:
+        """The greatest integer not above an f32, as an f32."""
         return self._float("floor", a)
 
     def round(self, a: Value) -> Handle:
@@ -159,12 +170,15 @@ class Operations:
         return self.apply(kind, handle)
 
     def abs(self, a: Value) -> Handle:
+        """|a|."""
         return abs(self.as_handle(a))
 
     def min(self, a: Value, c: Value) -> Handle:
+        """The lesser of two numbers; which one with a NaN is not specified."""
         return self.apply("min", *self._together(a, c))
 
     def max(self, a: Value, c: Value) -> Handle:
+        """The greater of two numbers; which one with a NaN is not specified."""
         return self.apply("max", *self._together(a, c))
 
     def pow(self, a: Value, c: Value) -> Handle:
@@ -239,16 +253,19 @@ class Operations:
     # Across threads
 
     def barrier(self) -> None:
-        """Every thread of the group arrives, and what they wrote to shared and buffer memory is visible to the group."""
+        """Every thread of the group arrives, and sees what the others wrote to shared and buffer memory."""
         self.effect("barrier")
 
     def subgroup_sum(self, a: Handle) -> Handle:
+        """The sum over the subgroup's threads; each of them gets it."""
         return self.emit("subgroup_sum", a)
 
     def subgroup_max(self, a: Handle) -> Handle:
+        """The greatest over the subgroup's threads."""
         return self.emit("subgroup_max", a)
 
     def subgroup_min(self, a: Handle) -> Handle:
+        """The least over the subgroup's threads."""
         return self.emit("subgroup_min", a)
 
     def subgroup_shuffle(self, a: Handle, lane: Value) -> Handle:
@@ -264,13 +281,17 @@ class Operations:
         return self.emit("group_sum", a)
 
     def group_max(self, a: Handle) -> Handle:
+        """The greatest over the group's threads, which each of them gets."""
         return self.emit("group_max", a)
 
     def group_min(self, a: Handle) -> Handle:
+        """The least over the group's threads, which each of them gets."""
         return self.emit("group_min", a)
 
     def check(self, condition: Value, code: int) -> None:
-        """A fault with `code` (1 to 255) in every thread where the condition is false. Clamp the index that it guards yourself."""
+        """A fault with `code` (1 to 255) in every thread where the condition is false. Clamp the index that it guards
+        yourself.
+        """
         handle = self.as_handle(condition)
         if handle.constant is not True:
             self.effect("check", handle, code=code)

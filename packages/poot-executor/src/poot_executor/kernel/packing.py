@@ -1,4 +1,6 @@
-"""Narrow numbers in 32-bit words: bf16, f16 and byte lanes packed and read with integer operations, the same on every device."""
+"""Narrow numbers in 32-bit words: bf16, f16 and byte lanes packed and read with integer operations, the same on every
+device.
+"""
 
 from __future__ import annotations
 

@@ -90,7 +90,9 @@ class Rewriter:
 
 
 def clone(ops: Sequence[Op], mapping: dict[Val, Val]) -> list[Op]:
-    """Operations with fresh results and block arguments. `mapping` gives replacements, and gets those of what is defined."""
+    """Operations with fresh results and block arguments. `mapping` gives replacements, and gets those of what is
+    defined.
+    """
     copies = []
     for op in ops:
         operands = tuple(mapping.get(value, value) for value in op.operands)

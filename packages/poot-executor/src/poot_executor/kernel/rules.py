@@ -19,8 +19,10 @@ class Rules(Generic[RuleT]):
     ```python
     rules: Rules[Callable[[Emitter, Op], None]] = Rules("wgpu")
 
+
     @rules.rule("add", "sub")
     def _arithmetic(emitter: Emitter, op: Op) -> None: ...
+
 
     rules[op](emitter, op)
     ```
@@ -52,13 +54,13 @@ class Rules(Generic[RuleT]):
             results = ", ".join(str(value.type) for value in op.results)
             types = f"({operands})" + (f" to ({results})" if results else "")
             where = f", {op.line}" if op.line else ""
-            raise Unsupported(
-                f"{self.target}{where}", f"no rule for operation {op.kind} of {types}"
-            )
+            raise Unsupported(f"{self.target}{where}", f"no rule for operation {op.kind} of {types}")
         return rule
 
     def missing(self, operations: Iterable[str]) -> tuple[str, ...]:
-        """The operations, of those that an emitter sees, that have no rule: all but group reductions, which a pass lowers."""
+        """The operations, of those that an emitter sees, that have no rule: all but group reductions, which a pass
+        lowers.
+        """
         return tuple(n for n in operations if n not in self._rules and n not in _LOWERED)
 
     def covers(self, operations: Iterable[str]) -> bool:

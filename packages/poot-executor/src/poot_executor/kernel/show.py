@@ -11,7 +11,8 @@ from poot_executor.kernel.ir import Block, Kernel, Op, Val
 def show(kernel: Kernel, *, hints: bool = False, lines: bool = False) -> str:
     """The kernel as text. Values are numbered in the order they are defined in, starting at %0.
 
-    With `hints` a value is `%3.sum`, with `lines` an operation ends in `; file.py:12`: neither is part of the kernel's digest.
+    With `hints` a value is `%3.sum`, with `lines` an operation ends in `; file.py:12`: neither is part of the
+    kernel's digest.
     """
     text = _Text(hints, lines)
     text.add(0, f"kernel {kernel.name} group_size={kernel.group_size}")

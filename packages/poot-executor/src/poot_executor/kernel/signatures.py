@@ -1,4 +1,4 @@
-"""Types of operations: what each operation takes and gives. The builder infers with it and the verifier checks with it."""
+"""Types of operations: what each takes and gives. The builder infers with them, the verifier checks with them."""
 
 from __future__ import annotations
 
@@ -227,7 +227,9 @@ def _shared_store(use: _Use) -> tuple[KType, ...]:
 def _atomic(use: _Use) -> tuple[KType, ...]:
     if ("buffer" in use.attrs) == ("array" in use.attrs):
         raise KernelError("atomic has either a buffer or a shared array")
-    place = _written(use.kind, use.attrs, use.params) if "buffer" in use.attrs else _array(use.kind, use.attrs, use.shared)
+    place = (
+        _written(use.kind, use.attrs, use.params) if "buffer" in use.attrs else _array(use.kind, use.attrs, use.shared)
+    )
     if use.attrs.get("operation") not in ("add", "min", "max", "or"):
         raise KernelError(f"atomic has operations add, min, max and or, not {use.attrs.get('operation')!r}")
     if place.dtype not in _INTS:

@@ -1,10 +1,11 @@
 """Which values are the same in every thread of a group, and where control flow is.
 
-Uniform are constants, group_id, length, subgroup_size, group reductions, and what is computed from uniform values alone. A load at a
-uniform index is uniform: of a READ buffer always, of other buffers and shared arrays because the threads of a group read one word
-after a barrier (a kernel in which another thread writes that word meanwhile is racy whatever we say here). thread_id, lane_id,
-subgroup_id, atomics and shuffles are not. A reduction over a subgroup is uniform only where the group is one subgroup.
-A value carried by a loop or given by an if is uniform where every incoming value and what steers it are.
+Uniform are constants, group_id, length, subgroup_size, group reductions, and what is computed from uniform values
+alone. A load at a uniform index is uniform: of a READ buffer always, of other buffers and shared arrays because the
+threads of a group read one word after a barrier (a kernel in which another thread writes that word meanwhile is racy
+whatever we say here). thread_id, lane_id, subgroup_id, atomics and shuffles are not. A reduction over a subgroup is
+uniform only where the group is one subgroup. A value carried by a loop or given by an if is uniform where every
+incoming value and what steers it are.
 """
 
 from __future__ import annotations

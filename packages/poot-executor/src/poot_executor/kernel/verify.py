@@ -26,10 +26,11 @@ _I32, _BOOL = KType(DType.I32), KType(DType.BOOL)
 def verify(kernel: Kernel, subgroup_width: int | None = None) -> None:
     """Raise KernelError, naming kernel, operation and line, unless the kernel is well formed.
 
-    Checked: names and counts of parameters and shared arrays; that each value is defined once, before its uses, in a block that
-    encloses them; the types of every operation; the structure of blocks; constant indices of shared arrays; that barriers, subgroup and
-    group operations are in control flow that is uniform over the group. `subgroup_width` is the target's where it is fixed: it makes a
-    subgroup reduction of a group that is one subgroup uniform.
+    Checked: names and counts of parameters and shared arrays; that each value is defined once, before its uses, in a
+    block that encloses them; the types of every operation; the structure of blocks; constant indices of shared
+    arrays; that barriers, subgroup and group operations are in control flow that is uniform over the group.
+    `subgroup_width` is the target's where it is fixed: it makes a subgroup reduction of a group that is one subgroup
+    uniform.
     """
     _declarations(kernel)
     _Verifier(kernel).run()
@@ -126,9 +127,13 @@ class _Verifier:
         if not isinstance(index, int):
             return
         count = self._kernel.shared[op.attrs["array"]].count if "array" in op.attrs else None
-        width = op.results[0].type.width if op.kind == "load" else op.operands[1].type.width if op.kind == "store" else 1
+        width = (
+            op.results[0].type.width if op.kind == "load" else op.operands[1].type.width if op.kind == "store" else 1
+        )
         if index < 0 or (count is not None and index >= count):
-            raise _at(self._kernel, op, f"index {index} is outside" + ("" if count is None else f" of {count} elements"))
+            raise _at(
+                self._kernel, op, f"index {index} is outside" + ("" if count is None else f" of {count} elements")
+            )
         if index % width:
             raise _at(self._kernel, op, f"a vector access of width {width} at index {index}, no multiple of it")
 

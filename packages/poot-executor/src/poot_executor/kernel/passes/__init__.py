@@ -35,13 +35,12 @@ PASSES: tuple[Callable[[Kernel], Kernel], ...] = (
 """What runs after group reductions are lowered. Every one keeps each result bit for bit."""
 
 
-def optimize(
-    kernel: Kernel, *, subgroup: bool, subgroup_width: int | None, check: bool = False
-) -> Kernel:
+def optimize(kernel: Kernel, *, subgroup: bool, subgroup_width: int | None, check: bool = False) -> Kernel:
     """The kernel as an emitter gets it: group reductions lowered, then `PASSES`.
 
-    `subgroup` says whether the target has subgroups, `subgroup_width` how wide they are where that is fixed. With `check` the verifier runs
-    after each pass and a failure names the pass. Only the lowering of a float group_sum may change a result: its order is the target's.
+    `subgroup` says whether the target has subgroups, `subgroup_width` how wide they are where that is fixed. With
+    `check` the verifier runs after each pass and a failure names the pass. Only the lowering of a float group_sum may
+    change a result: its order is the target's.
     """
     kernel = lower_group_reductions(kernel, subgroup=subgroup, subgroup_width=subgroup_width)
     width = subgroup_width if subgroup else None

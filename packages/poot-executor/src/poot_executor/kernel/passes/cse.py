@@ -12,7 +12,7 @@ _COMMUTATIVE = frozenset({"add", "mul", "and", "or", "xor", "eq", "ne", "mulhi"}
 
 
 def share_subexpressions(kernel: Kernel) -> Kernel:
-    """Replace a pure operation, or a load of a READ buffer, by an equal one that comes before it in an enclosing block."""
+    """Replace a pure operation, or a load of a READ buffer, by an equal one before it in an enclosing block."""
     return _Share(kernel).kernel(kernel)
 
 

@@ -12,7 +12,9 @@ _CONTROL = frozenset({"for", "while", "if"})
 
 
 def remove_dead(kernel: Kernel) -> Kernel:
-    """Remove what no store, atomic, barrier or check needs. A loop without effects and without a needed result ends, and goes."""
+    """Remove what no store, atomic, barrier or check needs. A loop without effects and without a needed result ends,
+    and goes.
+    """
     live = _Liveness()
     live.collect(kernel.body, None)
     live.mark()

@@ -10,7 +10,8 @@ from poot_executor.kernel.rewrite import Rewriter, resolve
 
 
 def fold_constants(kernel: Kernel) -> Kernel:
-    """Fold operations on constants; take the known branch of an if; drop loops that never run and checks that always hold.
+    """Fold operations on constants; take the known branch of an if; drop loops that never run and checks that always
+    hold.
 
     A value that a loop carries unchanged becomes the value before the loop. Results keep their bits.
     """
@@ -128,6 +129,4 @@ def keep_carried(op: Op, keep: list[int]) -> Op:
         if op.kind != "while" or place == 1:
             last = replace(last, operands=tuple(last.operands[k] for k in keep))
         blocks.append(Block(args, (*block.ops[:-1], last)))
-    return replace(
-        op, operands=operands, results=tuple(op.results[k] for k in keep), blocks=tuple(blocks)
-    )
+    return replace(op, operands=operands, results=tuple(op.results[k] for k in keep), blocks=tuple(blocks))

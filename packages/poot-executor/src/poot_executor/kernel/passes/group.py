@@ -1,12 +1,14 @@
 """Reductions over a group, made of what devices have: subgroup reductions, shared memory and barriers.
 
-One subgroup a group: the subgroup's reduction alone. More, of a fixed width: each subgroup's result goes to shared memory and every
-thread reduces them in their order. Without subgroups, or where their width is not fixed: a tree in shared memory that halves.
-The order is fixed by the group's size and the subgroup's width, so equal inputs give equal bits on one device.
+One subgroup a group: the subgroup's reduction alone. More, of a fixed width: each subgroup's result goes to shared
+memory and every thread reduces them in their order. Without subgroups, or where their width is not fixed: a tree in
+shared memory that halves. The order is fixed by the group's size and the subgroup's width, so equal inputs give equal
+bits on one device.
 
-Races. A reduction writes shared memory, passes a barrier and reads. The next one must not write before all have read. In a loop or
-branch a second barrier after the reading sees to that. In the kernel's outermost block reductions of a dtype take turns with two arrays
-instead: whoever writes an array again has passed the barrier of the one between, which everyone reaches after reading.
+Races. A reduction writes shared memory, passes a barrier and reads. The next one must not write before all have read.
+In a loop or branch a second barrier after the reading sees to that. In the kernel's outermost block reductions of a
+dtype take turns with two arrays instead: whoever writes an array again has passed the barrier of the one between,
+which everyone reaches after reading.
 """
 
 from __future__ import annotations
@@ -21,9 +23,7 @@ _JOIN = {"group_sum": "add", "group_max": "max", "group_min": "min"}
 _I32 = KType(DType.I32)
 
 
-def lower_group_reductions(
-    kernel: Kernel, *, subgroup: bool, subgroup_width: int | None
-) -> Kernel:
+def lower_group_reductions(kernel: Kernel, *, subgroup: bool, subgroup_width: int | None) -> Kernel:
     """Replace group_sum, group_max and group_min. `subgroup_width` is None where the target does not fix it."""
     lowering = _Lower(kernel, subgroup_width if subgroup else None)
     lowered = lowering.kernel(kernel)

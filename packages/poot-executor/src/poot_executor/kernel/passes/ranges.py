@@ -22,17 +22,16 @@ class Range:
         return Range(min(self.low, other.low), max(self.high, other.high))
 
     def within(self, other: Range) -> bool:
+        """Whether the other holds all of this one."""
         return other.low <= self.low and self.high <= other.high
 
 
-FULL = MappingProxyType(
-    {DType.I32: Range(-(1 << 31), (1 << 31) - 1), DType.U32: Range(0, (1 << 32) - 1)}
-)
+FULL = MappingProxyType({DType.I32: Range(-(1 << 31), (1 << 31) - 1), DType.U32: Range(0, (1 << 32) - 1)})
 _NATURAL = Range(0, (1 << 31) - 1)
 
 
 class Ranges:
-    """Ranges of the i32 and u32 scalars of one kernel. What wraps, is loaded or is carried by a loop may be anything."""
+    """Ranges of a kernel's i32 and u32 scalars. What wraps, is loaded or is carried by a loop may be anything."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._group_size = kernel.group_size

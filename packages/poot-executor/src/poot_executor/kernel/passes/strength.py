@@ -24,9 +24,10 @@ _HOLDS = {
 def reduce_strength(kernel: Kernel) -> Kernel:
     """Cheaper integer operations with the same bits.
 
-    x·2ᵏ is a shift. Division and remainder by 2ᵏ are a shift and a mask where the dividend is not negative: a u32, an i32 whose range
-    says so, or one of the language's `//` and `%`, whose contract it is. (x + a) + b is x + (a + b), and likewise for products: integers
-    wrap, so both orders agree. A comparison, minimum or maximum that ranges decide is what they say.
+    x·2ᵏ is a shift. Division and remainder by 2ᵏ are a shift and a mask where the dividend is not negative: a u32, an
+    i32 whose range says so, or one of the language's `//` and `%`, whose contract it is. (x + a) + b is x + (a + b),
+    and likewise for products: integers wrap, so both orders agree. A comparison, minimum or maximum that ranges
+    decide is what they say.
     """
     return _Strength(kernel).kernel(kernel)
 
@@ -38,9 +39,8 @@ class _Strength(Rewriter):
         self._definitions: dict[Val, Op] = {}
 
     def visit(self, op: Op) -> None:
-        if len(op.operands) == 2 and op.operands[0].type.width == 1:
-            if op.operands[0].dtype in FULL and op.operands[1].dtype in FULL:
-                op = self._binary(op)
+        if len(op.operands) == 2 and all(v.dtype in FULL and v.type.width == 1 for v in op.operands):
+            op = self._binary(op)
         if not op.blocks and op.kind != "yield" and not self._gave_way(op):
             for value in op.results:
                 self._definitions[value] = op
@@ -95,9 +95,7 @@ class _Strength(Rewriter):
             constant = self._constant(inner.operands[1])
             if constant is not None:
                 value = constant + outer if op.kind == "add" else constant * outer
-                return replace(
-                    op, operands=(inner.operands[0], self._make(op, wrap(value, op.result.dtype)))
-                )
+                return replace(op, operands=(inner.operands[0], self._make(op, wrap(value, op.result.dtype))))
         if op.kind == "mul" and inner is not None and inner.kind == "shl":
             count = self._constant(inner.operands[1])
             if count is not None:
@@ -110,7 +108,7 @@ class _Strength(Rewriter):
         natural = a.low >= 0 or op.attrs.get("nonnegative", False)
         if divisor is None or divisor <= 0 or not natural:
             return op
-        if 0 <= a.low and a.high < divisor:
+        if a.low >= 0 and a.high < divisor:
             if op.kind == "div":
                 return _constant(op, 0)
             self.replaced[op.result] = op.operands[0]

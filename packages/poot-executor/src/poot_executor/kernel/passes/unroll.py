@@ -15,8 +15,8 @@ _I32 = KType(DType.I32)
 def unroll_loops(kernel: Kernel) -> Kernel:
     """Unroll loops that ask for it, keeping the order of what they do.
 
-    A loop whose number of rounds is known, and at most n, becomes straight code; one with more has its remainder after it as straight code.
-    Where the number is not known but the step is, a loop over the remainder follows.
+    A loop whose number of rounds is known, and at most n, becomes straight code; one with more has its remainder
+    after it as straight code. Where the number is not known but the step is, a loop over the remainder follows.
     """
     return _Unroll(kernel).kernel(kernel)
 
@@ -81,22 +81,16 @@ class _Unroll(Rewriter):
         first = () if start is None else (start,)
         results = (*(Val(_I32) for _ in first), *(Val(v.type, v.hint) for v in op.results))
         operands = (low, end, self._make(times * step), *first, *initial)
-        self.out.append(
-            replace(op, operands=operands, results=results, blocks=(block,))
-        )
+        self.out.append(replace(op, operands=operands, results=results, blocks=(block,)))
         return results
 
-    def _straight(
-        self, op: Op, rounds: range, low: Val, values: tuple[Val, ...]
-    ) -> tuple[Val, ...]:
+    def _straight(self, op: Op, rounds: range, low: Val, values: tuple[Val, ...]) -> tuple[Val, ...]:
         step = self._ranges.of(op.operands[2])
         if step.low != step.high and len(rounds) > 1:
             raise AssertionError("the rounds of a loop with an unknown step are not known")
         return self._rounds(op.blocks[0], rounds, low, values, step.low)
 
-    def _rounds(
-        self, body: Block, rounds: range, first: Val, values: tuple[Val, ...], step: int
-    ) -> tuple[Val, ...]:
+    def _rounds(self, body: Block, rounds: range, first: Val, values: tuple[Val, ...], step: int) -> tuple[Val, ...]:
         """The body once for each round, each with its index, what one yields carried to the next."""
         for place in rounds:
             index = first if place == 0 else self._plus(first, place * step)
