@@ -20,7 +20,7 @@ from poot_executor.graph.verify import verify
 from poot_executor.weights import WeightKey
 
 SHAPES = [(), (1,), (3,), (1, 3), (2, 3), (2, 1, 3)]
-NUMBERS = [0.0, -0.0, 1.0, -1.0, 2.0, 0.5, float("inf")]
+NUMBERS = [0.0, -0.0, 0.0, -0.0, 1.0, -1.0, 0.5, float("inf")]
 FLOATS = (F32, F16, BF16)
 DENSE = FORMATS["f32"]
 same_type = ["add", "sub", "mul", "div", "max", "min", "lt", "ge", "eq", "gt", "ne", "le", "and", "or", "xor"]
@@ -41,7 +41,7 @@ def graphs(draw):
     key = StateKey(0, "pool")
     inputs[key] = contents(rng, TensorType((2, 3), F32))
     values.append(b.state(key, TensorType((2, 3), F32)))
-    for _ in range(draw(st.integers(1, 14))):
+    for _ in range(draw(st.integers(4, 20))):
         made = equation(draw, b, rng, values)
         if made is not None:
             values.append(made)
@@ -63,16 +63,18 @@ def contents(rng, type):
 
 def equation(draw, b, rng, values):
     """One more value made of those there are, or None where the drawn operation does not fit."""
-    x = draw(st.sampled_from(values))
+    x = draw(st.sampled_from([*values, *values[-2:] * 4]))  # chains are what passes change
     same = [v for v in values if v.type == x.type]
-    make = draw(st.sampled_from([one_operand, two_operands, with_scalar, moved, reduced, selected, source]))
+    make = draw(st.sampled_from([one_operand, converted, two_operands, with_scalar, moved, reduced, selected, source]))
     return make(draw, b, rng, x, same)
 
 
 def one_operand(draw, b, rng, x, same):
-    if draw(st.booleans()):
-        return p.cast(x, draw(st.sampled_from([F32, F16, BF16, I32, BOOL])))
     return allowed(b, draw(st.sampled_from(unary)), x)
+
+
+def converted(draw, b, rng, x, same):
+    return p.cast(x, draw(st.sampled_from([F32, F16, BF16, I32, BOOL])))
 
 
 def two_operands(draw, b, rng, x, same):
@@ -125,13 +127,13 @@ def moved(draw, b, rng, x, same):
     rank = len(x.shape)
     kind = draw(st.sampled_from(["reshape", "transpose", "broadcast", "slice", "pad", "concat"]))
     if kind == "reshape":
-        shapes = [s for s in SHAPES if np.prod(s) == np.prod(x.shape)]
+        shapes = [x.shape, x.shape[::-1], (x.type.count,)]
+        shapes += [s for s in SHAPES if np.prod(s) == x.type.count]
         return p.reshape(x, draw(st.sampled_from(shapes)))
     if kind == "transpose":
         return p.transpose(x, draw(st.permutations(range(rank))))
     if kind == "broadcast":
-        shapes = [s for s in SHAPES if len(s) == rank and all(a in (1, d) for a, d in zip(x.shape, s, strict=True))]
-        return p.broadcast(x, draw(st.sampled_from(shapes)))
+        return p.broadcast(x, tuple(draw(st.integers(1, 3)) if d == 1 else d for d in x.shape))
     if kind == "slice":
         start = [draw(st.integers(0, d - 1)) for d in x.shape]
         return p.slice_(x, start, x.shape, [draw(st.integers(1, 2)) for _ in start])
