@@ -1,0 +1,50 @@
+"""A model on a device: what every command that computes opens, in the order in which refusals are cheap."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+
+from poot_executor.compile import CompileOptions
+from poot_executor.discover import Choice, open_device
+from poot_executor.engine import Engine
+from poot_executor.settings import Settings, read_settings
+from poot_llm.cli.output import note
+from poot_llm.driver import Driver, DriverOptions
+from poot_llm.registry import ModelHandle
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """An open driver over the device `choice`; `open_seconds` is what opening took."""
+
+    driver: Driver
+    engine: Engine
+    choice: Choice
+    open_seconds: float
+
+
+def driver_options(arguments: argparse.Namespace, settings: Settings) -> DriverOptions:
+    """The options --capacity and --chunk. Raises SettingsError by name."""
+    chosen = {} if arguments.chunk is None else {"chunk": arguments.chunk}
+    return DriverOptions(capacity=arguments.capacity, compile=CompileOptions(dump=settings.dump), **chosen)
+
+
+@contextmanager
+def open_session(handle: ModelHandle, arguments: argparse.Namespace) -> Iterator[Session]:
+    """Open the device that --device names and a driver on it; both are closed at the end.
+
+    "auto" says on standard error what it chose and what it skipped. Raises DeviceNotFound, and what the driver raises.
+    """
+    started = perf_counter()
+    settings = read_settings()
+    options = driver_options(arguments, settings)
+    device, choice = open_device(arguments.device, settings.device)
+    with device:
+        if arguments.device == "auto":
+            note(str(choice))
+        with Engine(device) as engine, Driver(handle, engine, options) as driver:
+            yield Session(driver, engine, choice, perf_counter() - started)
