@@ -31,6 +31,7 @@ from poot_executor.kernel.lang import (
     group_size,
     i32,
     kernel,
+    loop,
     select,
     static,
     thread_id,
@@ -78,16 +79,16 @@ def test_loops_carry_the_names_that_they_set():
     @kernel
     def source(x: In[f32], y: Out[f32]):
         total = 0.0
-        for i in range(thread_id(), x.length(), 64, unroll=4):
+        for i in loop(thread_id(), x.length(), 64, unroll=4):
             total += x[i]
             if total > 5.0:
                 total = total * 0.5
         y[0] = total
 
     made = source.specialize()
-    (loop,) = [op for op in made.body.walk() if op.kind == "for"]
-    assert dict(loop.attrs) == {"unroll": 4}
-    assert [value.hint for value in loop.results] == ["total"]
+    (made,) = [op for op in made.body.walk() if op.kind == "for"]
+    assert dict(made.attrs) == {"unroll": 4}
+    assert [value.hint for value in made.results] == ["total"]
 
 
 def test_a_while_with_two_names():
@@ -99,8 +100,8 @@ def test_a_while_with_two_names():
             a, n = a // 2, n + 1
         y[n] = f32(a)
 
-    (loop,) = [op for op in source.specialize().body.walk() if op.kind == "while"]
-    assert [value.hint for value in loop.results] == ["a", "n"]
+    (made,) = [op for op in source.specialize().body.walk() if op.kind == "while"]
+    assert [value.hint for value in made.results] == ["a", "n"]
 
 
 def test_a_compile_time_condition_selects_a_branch():
@@ -159,8 +160,8 @@ def test_local_arrays_are_variables_with_compile_time_indices():
         y[0] = sum(acc)
         assert len(acc) == rows
 
-    (loop,) = [op for op in source.specialize(rows=3).body.walk() if op.kind == "for"]
-    assert len(loop.results) == 2  # acc[1] is never set
+    (made,) = [op for op in source.specialize(rows=3).body.walk() if op.kind == "for"]
+    assert len(made.results) == 2  # acc[1] is never set
 
 
 def test_shared_arrays_and_vectors():

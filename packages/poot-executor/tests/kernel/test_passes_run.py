@@ -179,6 +179,25 @@ def test_what_the_builder_folds_is_what_the_interpreter_computes(tape):
         np.testing.assert_array_equal(run(fold_constants(literal)), run(literal))
 
 
+@pytest.mark.parametrize("high", [-(1 << 31), -(1 << 31) + 3, -1, 0, 3, 4, 9])
+@pytest.mark.parametrize("step", [1, 3])
+def test_unrolling_to_a_bound_that_is_only_known_when_it_runs(high, step):
+    b = KernelBuilder("bound", 1)
+    x, y = b.buffer("x", I32, READ), b.buffer("y", I32, WRITE)
+    count = b.var(0)
+    with b.range(0, x[0], step, unroll=4) as i:
+        count.set(count.get() * 10 + i + 1)
+    y[0] = count.get()
+    kernel = b.finish()
+    results = []
+    for candidate in (kernel, optimize(kernel, subgroup=False, subgroup_width=None, check=True)):
+        got = np.zeros(1, np.int32)
+        run_kernel(candidate, [np.array([high], np.int32), got], (1, 1, 1), timeout=10)
+        results.append(int(got[0]))
+    assert results[1] == results[0]
+    assert (results[0] == 0) == (high <= 0)
+
+
 def reduction(group_size: int, kind: str, dtype, place: str) -> Kernel:
     b = KernelBuilder("reduce", group_size)
     x, y = b.buffer("x", dtype, READ), b.buffer("y", dtype, WRITE)

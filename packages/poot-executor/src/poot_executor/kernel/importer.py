@@ -19,11 +19,11 @@ from poot_executor.kernel.expressions import Expressions, Unset
 from poot_executor.kernel.functions import (
     BufferType,
     DeviceFunction,
-    Intrinsic,
     bind_hooks,
     is_runtime,
 )
 from poot_executor.kernel.handle import Handle, number
+from poot_executor.kernel.intrinsics import loop, static
 from poot_executor.kernel.ir import Kernel
 from poot_executor.kernel.located import at
 from poot_executor.kernel.source import FunctionSource, assigned_names
@@ -261,9 +261,9 @@ class Importer(Expressions):
             raise KernelError("a for with an else cannot be expressed in a kernel")
         call = node.iter
         callee = self.eval(call.func) if isinstance(call, ast.Call) else None
-        if isinstance(callee, Intrinsic) and callee.name == "static":
+        if callee is static:
             return self._static(node)
-        if callee is not builtins.range or not isinstance(call, ast.Call):
+        if (callee is not builtins.range and callee is not loop) or not isinstance(call, ast.Call):
             raise KernelError("a for goes over range(...), or over static(...) to be unrolled")
         options = {keyword.arg: self.eval(keyword.value) for keyword in call.keywords}
         unroll = options.pop("unroll", None)

@@ -26,6 +26,15 @@ def static(b: KernelBuilder, items: Iterable[T]) -> list[T]:
 
 
 @Intrinsic
+def loop(b: KernelBuilder, low: Value, high: Value, step: Value = 1, *, unroll: int | None = None) -> Iterable[Any]:
+    """What a `for` goes over: `range`, and how often to unroll it.
+
+    The importer takes `range(..., unroll=n)` as well, which type checkers refuse.
+    """
+    raise KernelError("a loop(...) stands in a for statement only")
+
+
+@Intrinsic
 def group_size(b: KernelBuilder) -> int:
     """Threads of a group, a compile-time integer."""
     return b.group_size
@@ -246,49 +255,49 @@ def barrier(b: KernelBuilder) -> None:
 
 
 @Intrinsic
-def subgroup_sum(b: KernelBuilder, a: Handle) -> Handle:
+def subgroup_sum(b: KernelBuilder, a: Value) -> Handle:
     """The sum over the subgroup's threads; each of them gets it."""
     return b.subgroup_sum(a)
 
 
 @Intrinsic
-def subgroup_max(b: KernelBuilder, a: Handle) -> Handle:
+def subgroup_max(b: KernelBuilder, a: Value) -> Handle:
     """The greatest over the subgroup's threads."""
     return b.subgroup_max(a)
 
 
 @Intrinsic
-def subgroup_min(b: KernelBuilder, a: Handle) -> Handle:
+def subgroup_min(b: KernelBuilder, a: Value) -> Handle:
     """The least over the subgroup's threads."""
     return b.subgroup_min(a)
 
 
 @Intrinsic
-def subgroup_shuffle(b: KernelBuilder, a: Handle, lane: Value) -> Handle:
+def subgroup_shuffle(b: KernelBuilder, a: Value, lane: Value) -> Handle:
     """The value that lane `lane` has."""
     return b.subgroup_shuffle(a, lane)
 
 
 @Intrinsic
-def subgroup_shuffle_xor(b: KernelBuilder, a: Handle, mask: int) -> Handle:
+def subgroup_shuffle_xor(b: KernelBuilder, a: Value, mask: int) -> Handle:
     """The value that lane (own lane xor mask) has."""
     return b.subgroup_shuffle_xor(a, mask)
 
 
 @Intrinsic
-def group_sum(b: KernelBuilder, a: Handle) -> Handle:
+def group_sum(b: KernelBuilder, a: Value) -> Handle:
     """The sum over the group's threads; every thread gets it."""
     return b.group_sum(a)
 
 
 @Intrinsic
-def group_max(b: KernelBuilder, a: Handle) -> Handle:
+def group_max(b: KernelBuilder, a: Value) -> Handle:
     """The greatest over the group's threads, which each of them gets."""
     return b.group_max(a)
 
 
 @Intrinsic
-def group_min(b: KernelBuilder, a: Handle) -> Handle:
+def group_min(b: KernelBuilder, a: Value) -> Handle:
     """The least over the group's threads, which each of them gets."""
     return b.group_min(a)
 

@@ -12,10 +12,10 @@ ir = scale.specialize(group_size=64, factor=2.0)
 ```
 
 Buffer parameters come first, compile-time parameters after `*`. What Python can evaluate (compile-time parameters,
-closures, globals) it evaluates while the kernel is imported; the rest becomes operations. `for i in range(...)` is a
-loop of the kernel, `for i in static(...)` is unrolled. A compile-time condition selects a branch, a runtime one makes
-an `if`, and in a conditional expression a select. `and` and `or` evaluate runtime operands on both sides. `min`,
-`max`, `abs`, `round` and `pow` are Python's names.
+closures, globals) it evaluates while the kernel is imported; the rest becomes operations. `for i in range(...)`, or
+`loop(...)`, is a loop of the kernel, `for i in static(...)` is unrolled. A compile-time condition selects a branch, a
+runtime one makes an `if`, and in a conditional expression a select. `and` and `or` evaluate runtime operands on both
+sides. `min`, `max`, `abs`, `round` and `pow` are Python's names.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ from poot_executor.kernel.intrinsics import (
     half_to_float,
     lane_id,
     log,
+    loop,
     mulhi,
     pack_bf16x2,
     pack_bytes4,
@@ -118,6 +119,7 @@ __all__ = [
     "kernel",
     "lane_id",
     "log",
+    "loop",
     "mulhi",
     "pack_bf16x2",
     "pack_bytes4",

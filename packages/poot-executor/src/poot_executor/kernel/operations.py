@@ -256,37 +256,37 @@ class Operations:
         """Every thread of the group arrives, and sees what the others wrote to shared and buffer memory."""
         self.effect("barrier")
 
-    def subgroup_sum(self, a: Handle) -> Handle:
+    def subgroup_sum(self, a: Value) -> Handle:
         """The sum over the subgroup's threads; each of them gets it."""
-        return self.emit("subgroup_sum", a)
+        return self.emit("subgroup_sum", self.as_handle(a))
 
-    def subgroup_max(self, a: Handle) -> Handle:
+    def subgroup_max(self, a: Value) -> Handle:
         """The greatest over the subgroup's threads."""
-        return self.emit("subgroup_max", a)
+        return self.emit("subgroup_max", self.as_handle(a))
 
-    def subgroup_min(self, a: Handle) -> Handle:
+    def subgroup_min(self, a: Value) -> Handle:
         """The least over the subgroup's threads."""
-        return self.emit("subgroup_min", a)
+        return self.emit("subgroup_min", self.as_handle(a))
 
-    def subgroup_shuffle(self, a: Handle, lane: Value) -> Handle:
+    def subgroup_shuffle(self, a: Value, lane: Value) -> Handle:
         """The value that lane `lane` has."""
-        return self.emit("subgroup_shuffle", a, self.as_index(lane))
+        return self.emit("subgroup_shuffle", self.as_handle(a), self.as_index(lane))
 
-    def subgroup_shuffle_xor(self, a: Handle, mask: int) -> Handle:
+    def subgroup_shuffle_xor(self, a: Value, mask: int) -> Handle:
         """The value that lane (own lane xor mask) has."""
-        return self.emit("subgroup_shuffle_xor", a, mask=mask)
+        return self.emit("subgroup_shuffle_xor", self.as_handle(a), mask=mask)
 
-    def group_sum(self, a: Handle) -> Handle:
+    def group_sum(self, a: Value) -> Handle:
         """The sum over the group's threads, which each of them gets."""
-        return self.emit("group_sum", a)
+        return self.emit("group_sum", self.as_handle(a))
 
-    def group_max(self, a: Handle) -> Handle:
+    def group_max(self, a: Value) -> Handle:
         """The greatest over the group's threads, which each of them gets."""
-        return self.emit("group_max", a)
+        return self.emit("group_max", self.as_handle(a))
 
-    def group_min(self, a: Handle) -> Handle:
+    def group_min(self, a: Value) -> Handle:
         """The least over the group's threads, which each of them gets."""
-        return self.emit("group_min", a)
+        return self.emit("group_min", self.as_handle(a))
 
     def check(self, condition: Value, code: int) -> None:
         """A fault with `code` (1 to 255) in every thread where the condition is false. Clamp the index that it guards

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from poot_executor.dtype import DType
 from poot_executor.kernel.ir import Block, Kernel, KType, Op, Val
-from poot_executor.kernel.passes.ranges import Ranges
+from poot_executor.kernel.passes.ranges import FULL, Ranges
 from poot_executor.kernel.rewrite import Rewriter, clone
 
 _I32 = KType(DType.I32)
@@ -15,8 +15,9 @@ _I32 = KType(DType.I32)
 def unroll_loops(kernel: Kernel) -> Kernel:
     """Unroll loops that ask for it, keeping the order of what they do.
 
-    A loop whose number of rounds is known, and at most n, becomes straight code; one with more has its remainder
-    after it as straight code. Where the number is not known but the step is, a loop over the remainder follows.
+    A loop whose number of rounds is known, and less than 2n, becomes straight code (so does any loop of one round);
+    one with more has its remainder after it as straight code. Where the number is not known but the step is, a loop
+    over the remainder follows.
     """
     return _Unroll(kernel).kernel(kernel)
 
@@ -28,15 +29,15 @@ class _Unroll(Rewriter):
         self._line = ""
 
     def visit(self, op: Op) -> None:
-        times = op.attrs.get("unroll") if op.kind == "for" else None
-        if times is None:
+        if op.kind != "for":
             self.out.append(op)
             return
+        times = op.attrs.get("unroll", 1)
         self._line = op.line
         step = self._ranges.of(op.operands[2])
         plain = replace(op, attrs={key: v for key, v in op.attrs.items() if key != "unroll"})
         trips = self._ranges.trips(op)
-        if trips is not None and trips <= times:
+        if trips is not None and trips < 2 * times:
             values = self._straight(plain, range(trips), op.operands[0], op.operands[3:])
             self.replaced.update(zip(op.results, values, strict=True))
         elif times == 1 or step.low != step.high:
@@ -50,17 +51,18 @@ class _Unroll(Rewriter):
         """A loop over whole bunches of rounds, then the rest."""
         rest = trips % times
         low, high = op.operands[:2]
-        # The same bound, less the remainder's rounds: low + (trips − rest)·step is past the last whole bunch.
-        end = self._plus(low, (trips - rest) * step) if rest else high
+        # The bound less the remainder's rounds lies past the last whole bunch and not past the remainder.
+        end = self._make(self._ranges.of(high).low - rest * step) if rest else high
         values = self._bunches(op, times, step, low, end, op.operands[3:], None)
         if rest:
-            values = self._straight(op, range(rest), end, values)
+            first = self._plus(low, (trips - rest) * step)
+            values = self._straight(op, range(rest), first, values)
         self.replaced.update(zip(op.results, values, strict=True))
 
     def _unknown(self, op: Op, times: int, step: int) -> None:
         """A loop while a whole bunch fits, that carries where it stopped, then the loop as it was from there."""
         low, high = op.operands[:2]
-        end = self._plus(high, -(times - 1) * step)
+        end = self._less(high, (times - 1) * step)
         next_low, *values = self._bunches(op, times, step, low, end, op.operands[3:], low)
         self.out.append(replace(op, operands=(next_low, high, op.operands[2], *values)))
 
@@ -99,6 +101,15 @@ class _Unroll(Rewriter):
             self.out.extend(ops)
             values = last.operands
         return values
+
+    def _less(self, high: Val, number: int) -> Val:
+        """A bound less a number, or the least i32 where that would wrap: either way no whole bunch fits below it."""
+        least = FULL[DType.I32].low
+        if self._ranges.of(high).low - number < least:
+            op = Op("max", (high, self._make(least + number)), (Val(_I32),), {}, (), self._line)
+            self.out.append(op)
+            high = op.result
+        return self._plus(high, -number)
 
     def _plus(self, value: Val, number: int) -> Val:
         op = Op("add", (value, self._make(number)), (Val(_I32),), {}, (), self._line)
