@@ -47,7 +47,7 @@ def graphs(draw):
             values.append(made)
     same = [v for v in values if v.type == TensorType((2, 3), F32)]
     b.next_state(key, draw(st.sampled_from(same)))
-    for place, x in enumerate(values[-4:]):
+    for place, x in enumerate(values[-8:]):
         b.output(str(place), x)
     return b.build(), inputs
 
@@ -74,7 +74,9 @@ def one_operand(draw, b, rng, x, same):
 
 
 def converted(draw, b, rng, x, same):
-    return p.cast(x, draw(st.sampled_from([F32, F16, BF16, I32, BOOL])))
+    for dtype in draw(st.lists(st.sampled_from([F32, BF16, F16, I32, BOOL]), min_size=1, max_size=3)):
+        x = p.cast(x, dtype)
+    return x
 
 
 def two_operands(draw, b, rng, x, same):
