@@ -12,6 +12,8 @@ ELEMENTWISE = frozenset(
     "eq ne lt le gt ge and or xor shl shr rem select cast bitcast".split()
 )
 MOVEMENT = frozenset("reshape transpose broadcast slice concat pad iota gather packed_dequant".split())
+INDEX_MOVES = frozenset(("reshape", "transpose", "broadcast", "slice", "iota"))
+"""Movements that change an index and nothing else."""
 REDUCTIONS = frozenset(("sum", "reduce_max"))
 SWEEPS = frozenset("matmul indexed_matmul argmax arg_top_k sample_token".split())
 """Anchors that read each element of an operand many times, or in several passes."""

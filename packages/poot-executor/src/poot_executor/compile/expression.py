@@ -110,6 +110,12 @@ class Emission:
         lanes = [self.element(value, (*index[:axis], index[axis] + i, *index[axis + 1 :])) for i in range(4)]
         return self.b.vector(*lanes)
 
+    def _level(self, operands: list[Handle]) -> list[Handle]:
+        """Operands of one width: scalars beside vectors are repeated."""
+        if all(h.width == 1 for h in operands):
+            return operands
+        return [h if h.width > 1 else self.b.vector(h, h, h, h) for h in operands]
+
     def _wide(self, value: Value, index: Index, axis: int) -> Handle | None:
         """The vector without taking it apart; None where that is not so simple."""
         if value in self.supplied or self.scene.splat(value) is not None or value.shape[axis] == 1:
@@ -129,7 +135,7 @@ class Emission:
         if equation.op in ELEMENTWISE and HELD[value.dtype] is not DType.BOOL:
             if any(HELD[v.dtype] is DType.BOOL for v in equation.inputs):
                 return None
-            return emit_elementwise(self.b, equation, [self.vector(v, index, axis) for v in equation.inputs])
+            return emit_elementwise(self.b, equation, self._level([self.vector(v, index, axis) for v in equation.inputs]))
         source = equation.inputs[0] if equation.inputs else value
         zero = self.b.const(0, DType.I32)
         match equation.op:

@@ -11,6 +11,7 @@ from poot_executor.compile.options import CompileOptions
 from poot_executor.compile.order import make_unit, order_units
 from poot_executor.compile.passes import run_passes
 from poot_executor.compile.plan import Plan, Planner, Schema, make_schema
+from poot_executor.compile.projections import fuse_projections
 from poot_executor.compile.program import Decline, Program, StateUse, WeightUse
 from poot_executor.compile.regions import form_regions
 from poot_executor.compile.target import Caps, Granularity, Target
@@ -38,6 +39,7 @@ def compile(graph: Graph, target: Target, options: CompileOptions = CompileOptio
     if target.caps.granularity is Granularity.GRAPH:
         return _program(graph, target, schema, _whole_graph(graph, target, layouts), passes, ())
     regions = fuse_attention(graph, form_regions(graph))
+    regions = fuse_projections(graph, regions, layouts, target.caps)
     scene = Scene(graph, regions.stored, layouts)
     reuse = Reuse()
     units = [

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from poot_executor.compile.classify import (
-    ANCHORS, ELEMENTWISE, REDUCTIONS, SCATTERS, SWEEPS, operations, weight_of, weight_view,
+    ANCHORS, ELEMENTWISE, INDEX_MOVES, REDUCTIONS, SCATTERS, SWEEPS, operations, weight_of, weight_view,
 )  # fmt: skip
 from poot_executor.compile.program import Decline
 from poot_executor.compile.region import Region, Regions
@@ -109,8 +109,8 @@ class _Former:
             return value not in self.absorbed
         if equation.op in REDUCTIONS:
             return not self._inside_rows(equation, homes)
-        if weight_view(self.graph, value) is not None:
-            return False
+        if equation.op in INDEX_MOVES or weight_view(self.graph, value) is not None:
+            return False  # What it moves is stored instead, where that pays.
         if len(homes) < 2 and value not in self.hot:
             return False
         # A contraction under it has to be stored anyway, and costs no more with this as its epilogue.

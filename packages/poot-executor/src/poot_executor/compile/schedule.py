@@ -21,6 +21,24 @@ class ContractionSchedule:
         return asdict(self)
 
 
+def rows_for_block(block: int, caps: Caps) -> int | None:
+    """The fewest weight rows a thread with which a group has whole blocks of columns; None where none of the schedule's do."""
+    return next((r for r in range(1, ROWS_MOST + 1) if caps.group_threads * r % max(block, 1) == 0), None)
+
+
+def projection_schedule(rows: int, anchors: int, block: int, count: int, caps: Caps) -> ContractionSchedule:
+    """The heuristic pick for one segment of `rows` weight rows, `anchors` weights side by side, whole blocks of `block` columns a group."""
+    tile = min(count, TILE_MOST)
+    most = max(1, (ROWS_MOST if tile <= 2 else 2) // anchors)
+    per_thread = rows_for_block(block, caps) or 1
+    while per_thread * 2 <= most and rows >= caps.group_threads * per_thread * 2 * GROUPS_LEAST:
+        per_thread *= 2
+    return ContractionSchedule(caps.group_threads, per_thread, tile)
+
+
+ROWS_MOST = 4
+GROUPS_LEAST = 4
+"""Groups that should remain when a thread takes twice the rows."""
 TILE_MOST = 8
 """Activation rows whose sums fit a thread's registers beside a block of weights."""
 

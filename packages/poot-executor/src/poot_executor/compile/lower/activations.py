@@ -16,38 +16,39 @@ from poot_executor.graph.graph import Value
 from poot_executor.kernel.handle import Handle
 
 Column = Callable[[int], Handle]
+Read = Callable[[Handle, Handle], Column]
 
 
-def activation_blocks(frame: Frame, left: Value, columns: int, threads: int) -> Callable[[Handle, Handle], Column]:
+def activation_blocks(frame: Frame, left: Value, columns: int, threads: int) -> Read:
     """read(row, first)(column) is the activation [row, first + column]; call read once a block, in uniform control flow."""
-    stored = left in frame.scene.stored and left not in frame.scene.layouts and frame.scene.splat(left) is None
-    vectors = stored and left.dtype is DType.F32 and left.shape[-1] % 4 == 0 and columns % 4 == 0
-    if not vectors:
-        return lambda row, first: lambda column: frame.element(left, (row, first + column))
-    if _passes_round(frame.caps, columns, threads):
+    if passes_round(frame.caps, columns, threads) and left.shape[-1] % 4 == 0:
         return lambda row, first: _passed_round(frame, left, row, first)
-    return lambda row, first: _vectors(frame, left, row, first)
+    stored = left in frame.scene.stored and frame.scene.splat(left) is None and left.dtype is DType.F32
+    if stored and left.shape[-1] % 4 == 0 and columns % 4 == 0:
+        return lambda row, first: _vectors(frame, left, row, first)
+    return lambda row, first: lambda column: frame.element(left, (row, first + column))
 
 
-def _passes_round(caps: Caps, columns: int, threads: int) -> bool:
+def passes_round(caps: Caps, columns: int, threads: int) -> bool:
+    """Does one vector a lane of a subgroup cover a block?"""
     width = caps.subgroup_width
     return "subgroup" in caps.features and width is not None and width * 4 == columns and threads % width == 0
 
 
 def _passed_round(frame: Frame, left: Value, row: Handle, first: Handle) -> Column:
     b = frame.b
-    (buffer,) = frame.buffers[left]
-    own = buffer.load(row * left.shape[-1] + first + b.lane_id() * 4, 4)
+    own = frame.emission.vector(left, (row, first + b.lane_id() * 4), 1)
+    if own.width == 1:
+        return lambda _column: own
     return lambda column: b.subgroup_shuffle(own[column % 4], b.const(column // 4, DType.I32))
 
 
 def _vectors(frame: Frame, left: Value, row: Handle, first: Handle) -> Column:
-    (buffer,) = frame.buffers[left]
     known: dict[int, Handle] = {}
 
     def column(place: int) -> Handle:
         if place // 4 not in known:
-            known[place // 4] = buffer.load(row * left.shape[-1] + first + place // 4 * 4, 4)
+            known[place // 4] = frame.emission.vector(left, (row, first + place // 4 * 4), 1)
         return known[place // 4][place % 4]
 
     return column

@@ -21,6 +21,14 @@ DENSE_BLOCKS = (32, 8, 4, 2, 1)
 """Columns that a contraction takes at a time from a format that has no blocks of its own: the first that divides the depth."""
 
 
+def block_columns(layout: WeightLayout) -> int:
+    """Columns that a contraction takes at a time."""
+    if layout.format.is_packed:
+        return layout.format.columns
+    fits = layout.plane("value").vector * 4 // layout.format.nbytes
+    return next(c for c in DENSE_BLOCKS if layout.columns % c == 0 and c % fits == 0)
+
+
 @dataclass(frozen=True, slots=True)
 class BlockReader:
     """Blocks of one part of a weight. `columns` a block; `scaled` says that quants are to be multiplied by a scale.
@@ -36,11 +44,7 @@ class BlockReader:
 
     @property
     def columns(self) -> int:
-        if self.scaled:
-            return self.layout.format.columns
-        per_word = 4 // self.layout.format.nbytes
-        fits = self.layout.plane("value").vector * per_word
-        return next(c for c in DENSE_BLOCKS if self.layout.columns % c == 0 and (c % fits == 0))
+        return block_columns(self.layout)
 
     @property
     def has_minimum(self) -> bool:

@@ -10,16 +10,15 @@ from poot_executor.compile.classify import weight_of
 from poot_executor.compile.expression import Index, Scene, unravel
 from poot_executor.compile.lower.activations import activation_blocks
 from poot_executor.compile.lower.blocks import BlockReader
-from poot_executor.compile.lower.draft import Draft, Frame, grid
+from poot_executor.compile.lower.draft import Draft, Frame
+from poot_executor.compile.lower.products import accumulate
 from poot_executor.compile.region import Region
 from poot_executor.compile.schedule import ContractionSchedule, contraction_schedule
 from poot_executor.compile.target import Caps
-from poot_executor.dtype import DType
 from poot_executor.errors import Unsupported
 from poot_executor.graph.graph import Equation, Value
-from poot_executor.kernel.builder import Var
 from poot_executor.kernel.handle import Handle
-from poot_executor.layout import Part, WeightLayout
+from poot_executor.layout import WeightLayout
 
 
 def lower_contraction(scene: Scene, region: Region, caps: Caps) -> list[Draft]:
@@ -57,7 +56,8 @@ def _lower_part(
     tokens = [b.group_id(1) * schedule.tile + m for m in range(schedule.tile)]
     if count % schedule.tile:
         tokens = [b.min(token, count - 1) for token in tokens]
-    totals = _accumulate(frame, reader, left, tokens, rows, depth)
+    read = activation_blocks(frame, left, reader.columns, b.group_size)
+    (totals,) = accumulate(b, [reader], [lambda first, token=t: read(token, first) for t in tokens], rows, depth)
     for j, row in enumerate(rows):
         with b.if_(row < part.rows):
             for m, token in enumerate(tokens):
@@ -72,38 +72,6 @@ def _row(frame: Frame, schedule: ContractionSchedule, layout: WeightLayout, j: i
     """Weight row number `j` of this thread. Threads of a group take neighbouring rows."""
     b = frame.b
     return b.group_id(0) * (schedule.threads * schedule.rows) + (b.thread_id() + j * schedule.threads)
-
-
-def _accumulate(frame: Frame, reader: BlockReader, left: Value, tokens: list[Handle], rows: list[Handle], depth: int) -> list[list[Var]]:
-    """Σₖ x[token, k] · w[row, k] for each token and row, in ascending blocks."""
-    b = frame.b
-    read = activation_blocks(frame, left, reader.columns, b.group_size)
-    totals = [[b.var(0.0, DType.F32, name=f"total{m}_{j}") for j in range(len(rows))] for m in range(len(tokens))]
-    # Rows beyond the part lie in its padding to whole tiles, or past it, where robust access reads some word: they are not stored.
-    with b.range(0, depth // reader.columns, name="block") as block:
-        words = [reader.words(row, block) for row in rows]
-        first = block * reader.columns
-        partial: list[list[Handle | None]] = [[None] * len(rows) for _ in tokens]
-        plain: list[Handle | None] = [None] * len(tokens)
-        activations = [read(token, first) for token in tokens]
-        for column in reader.order():
-            at = [activation(column) for activation in activations]
-            for j in range(len(rows)):
-                quant = reader.value(words[j], column)
-                for m, x in enumerate(at):
-                    partial[m][j] = x * quant if partial[m][j] is None else b.fma(x, quant, partial[m][j])
-            if reader.has_minimum:
-                plain = [x if p is None else p + x for p, x in zip(plain, at, strict=True)]
-        for j, row in enumerate(rows):
-            scale, minimum = reader.scales(row, block) if reader.scaled else (None, None)
-            for m in range(len(tokens)):
-                total, value = totals[m][j].get(), partial[m][j]
-                assert value is not None
-                total = total + value if scale is None else b.fma(scale, value, total)
-                if minimum is not None:
-                    total = b.fma(minimum, plain[m], total)
-                totals[m][j].set(total)
-    return totals
 
 
 def _result(frame: Frame, root: Value, product: Value, index: Index, place: Handle) -> Handle:

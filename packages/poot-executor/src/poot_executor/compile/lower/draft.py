@@ -79,11 +79,12 @@ class Frame:
         """A parameter for one part of a weight, which the template reads by its layout."""
         return self._param(Operand(value, part), DType.U32, Access.READ)
 
-    def write(self, value: Value) -> BufferRef:
-        """The parameter of the stored value."""
+    def write(self, value: Value, *, separate: bool = False) -> BufferRef:
+        """The parameter of the stored value, named "out"; `separate` where a kernel stores several."""
         if value in self.buffers:
             return self.buffers[value][0]
-        buffer = self._param(Operand(value), value.dtype, Access.READ_WRITE, "out")
+        name = f"out{len(self.operands)}" if separate else "out"
+        buffer = self._param(Operand(value), value.dtype, Access.READ_WRITE, name)
         self.buffers[value] = [buffer]
         return buffer
 

@@ -5,6 +5,8 @@ Norms and softmaxes are such regions: their reductions feed each other and the f
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from poot_executor.compile.elementwise import HELD, narrowed
 from poot_executor.compile.expression import Index, Scene, unravel
 from poot_executor.compile.lower.draft import PER_WORD, Draft, Frame, grid, pack_word
@@ -41,7 +43,7 @@ def lower_rows(scene: Scene, region: Region, caps: Caps) -> Draft:
     if own is None:
         if columns % per_word:
             raise Unsupported(f"row reduction of {root.type}", "rows of narrow elements must fill whole words")
-        _sweeps(frame, region, group, columns, threads)
+        row_totals(frame, region.reductions, group, columns, threads)
         with b.range(b.thread_id(), columns // per_word, threads) as word:
             parts = [frame.element(root, _row_index(frame, root, group, word * per_word + i)) for i in range(per_word)]
             if per_word == 1:
@@ -52,7 +54,7 @@ def lower_rows(scene: Scene, region: Region, caps: Caps) -> Draft:
         results = []
         for i in range(per_word):
             row = b.min(group * per_word + i, rows - 1) if per_word > 1 else group
-            results.append(_sweeps(frame, region, row, columns, threads))
+            results.append(row_totals(frame, region.reductions, row, columns, threads)[-1])
         with b.if_(b.thread_id() == 0):
             if per_word == 1:
                 out[group] = results[0]
@@ -76,30 +78,42 @@ def row_threads(columns: int, caps: Caps) -> int:
     return base
 
 
-def _sweeps(frame: Frame, region: Region, row: Handle, columns: int, threads: int) -> Handle:
-    """Run the reductions in order; every thread then has each one's value. Gives the last."""
+def row_totals(frame: Frame, reductions: Sequence[Equation], row: Handle, columns: int, threads: int) -> list[Handle]:
+    """The reductions of one row, in order, each feeding the next; every thread of the group gets them.
+
+    They are supplied to the frame's expressions as they come. Uniform control flow.
+    """
     b = frame.b
-    total = b.const(0, DType.I32)
-    for reduction in region.reductions:
+    totals: list[Handle] = []
+    for reduction in reductions:
         source = reduction.inputs[0]
         held = HELD[source.dtype]
         zero = 0.0 if held is DType.F32 else 0
         partial = b.var(zero if reduction.op == "sum" else lowest(source.dtype), held, name="partial")
-        with b.range(b.thread_id(), columns, threads, name="column") as column:
-            element = frame.element(source, _source_index(frame, region, reduction, row, column))
-            if reduction.op == "sum":
-                partial.set(partial.get() + element)
-            else:  # NaN is not greater than anything, so it counts as the lowest.
-                partial.set(b.select(element > partial.get(), element, partial.get()))
+        axis = reduction.params["axis"]
+        step = 4 if columns % 4 == 0 and axis == len(source.shape) - 1 and held is not DType.BOOL else 1
+        with b.range(b.thread_id() * step, columns, threads * step, name="column") as column:
+            index = _source_index(frame, reduction, row, column)
+            for element in _neighbours(frame, source, index, axis, step):
+                if reduction.op == "sum":
+                    partial.set(partial.get() + element)
+                else:  # NaN is not greater than anything, so it counts as the lowest.
+                    partial.set(b.select(element > partial.get(), element, partial.get()))
         total = b.group_sum(partial.get()) if reduction.op == "sum" else b.group_max(partial.get())
         total = narrowed(b, total, reduction.output.dtype)
+        totals.append(total)
         frame.supply(reduction.output, lambda _index, value=total: value)
-    return total
+    return totals
 
 
+def _neighbours(frame: Frame, value: Value, index: Index, axis: int, count: int) -> list[Handle]:
+    if count == 1:
+        return [frame.element(value, index)]
+    loaded = frame.emission.vector(value, index, axis)
+    return [loaded] * count if loaded.width == 1 else [loaded[i] for i in range(count)]
 
 
-def _source_index(frame: Frame, region: Region, reduction: Equation, row: Handle, column: Handle) -> Index:
+def _source_index(frame: Frame, reduction: Equation, row: Handle, column: Handle) -> Index:
     axis = reduction.params["axis"]
     shape = reduction.inputs[0].shape
     lead = unravel(frame.b, row, shape[:axis] + shape[axis + 1 :])

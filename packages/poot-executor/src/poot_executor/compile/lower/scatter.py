@@ -11,6 +11,7 @@ from poot_executor.compile.target import Caps
 from poot_executor.dtype import DType
 from poot_executor.errors import Unsupported
 from poot_executor.graph.graph import Equation
+from poot_executor.kernel.buffers import BufferRef
 from poot_executor.kernel.handle import Handle
 
 SCATTER_CHECK = 2
@@ -35,17 +36,25 @@ def lower_scatter(scene: Scene, region: Region, caps: Caps) -> Draft:
     groups = grid(-(-words // caps.group_threads), caps)
     word = frame.flat_group(groups) * caps.group_threads + b.thread_id()
     with b.if_(word < words):
-        index = unravel(b, word, (*updates.shape[:-1], updates.shape[-1] // per_word))
-        place = b.cast(frame.element(where, index[:1] if anchor.op == "scatter_update" else ()), DType.I32)
-        inside, target = _target(frame, anchor, place, index, per_word)
-        with b.if_(inside):
-            places = [(*index[:-1], index[-1] * per_word + i) for i in range(per_word)]
-            parts = [frame.element(updates, at) for at in places]
-            if per_word == 1:
-                out[target] = parts[0]
-            else:
-                out.store_word(target, pack_word(b, region.root.dtype, parts))
+        scatter_word(frame, anchor, out, word)
     return frame.draft(groups, 2 * updates.type.nbytes, threads=caps.group_threads)
+
+
+def scatter_word(frame: Frame, anchor: Equation, out: BufferRef, word: Handle) -> None:
+    """Compute one word of the updates, by its row-major number, and store it where the index says."""
+    b = frame.b
+    scatters = anchor.op == "scatter_update"
+    where, updates = (anchor.inputs[1], anchor.inputs[2]) if scatters else (anchor.inputs[2], anchor.inputs[1])
+    per_word = PER_WORD.get(updates.dtype, 1)
+    index = unravel(b, word, (*updates.shape[:-1], updates.shape[-1] // per_word))
+    place = b.cast(frame.element(where, index[:1] if scatters else ()), DType.I32)
+    inside, target = _target(frame, anchor, place, index, per_word)
+    with b.if_(inside):
+        parts = [frame.element(updates, (*index[:-1], index[-1] * per_word + i)) for i in range(per_word)]
+        if per_word == 1:
+            out[target] = parts[0]
+        else:
+            out.store_word(target, pack_word(b, updates.dtype, parts))
 
 
 def _target(frame: Frame, anchor: Equation, place: Handle, index: tuple[Handle, ...], per_word: int) -> tuple[Handle, Handle]:

@@ -8,6 +8,7 @@ from poot_executor.compile.lower.batched import lower_batched
 from poot_executor.compile.lower.contraction import lower_contraction
 from poot_executor.compile.lower.draft import Draft
 from poot_executor.compile.lower.pointwise import lower_pointwise
+from poot_executor.compile.lower.projection import lower_projection
 from poot_executor.compile.lower.rows import lower_rows
 from poot_executor.compile.lower.sample import lower_random, lower_sample
 from poot_executor.compile.lower.scatter import lower_scatter
@@ -18,7 +19,7 @@ from poot_executor.compile.target import Caps
 TEMPLATES = {
     "pointwise": lower_pointwise, "gather": lower_pointwise, "row_reduction": lower_rows, "batched_contraction": lower_batched,
     "indexed_contraction": lower_batched, "scatter": lower_scatter, "update_slice": lower_scatter, "argmax": lower_argmax,
-    "attention": lower_attention, "top_k": lower_top_k, "random_bits": lower_random, "sample": lower_sample,
+    "attention": lower_attention, "projection": lower_projection, "top_k": lower_top_k, "random_bits": lower_random, "sample": lower_sample,
 }  # fmt: skip
 
 

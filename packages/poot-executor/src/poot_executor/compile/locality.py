@@ -1,0 +1,80 @@
+"""How far an epilogue looks: does an element of a value depend on products of its own aligned block alone?
+
+Cut the row-major order of a contraction's products into blocks (the columns of one head). A movement is local when it stays behind an axis
+split that counts whole blocks: a rotation of pairs, a norm over the head, a slice of it. Then a group of threads that has whole blocks
+of products can finish them.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from poot_executor.compile.classify import ELEMENTWISE, REDUCTIONS
+from poot_executor.graph.graph import Equation, Graph, Value
+
+
+def is_local(graph: Graph, value: Value, product: Value, block: int, stored: frozenset[Value]) -> bool:
+    """Does every element of `value` read `product` only inside the block (of `block` elements) that it belongs to itself?
+
+    Elements belong to blocks by row-major order, value and product having equally many blocks.
+    """
+    count = product.type.count // block
+    known: dict[Value, bool] = {}
+
+    def local(v: Value) -> bool:
+        if v not in known:
+            known[v] = v == product or not _depends(graph, v, product, stored) or _step(v)
+        return known[v]
+
+    def _step(v: Value) -> bool:
+        equation = graph.equation(v)
+        assert equation is not None
+        if v in stored or not _keeps_blocks(equation, count):
+            return False
+        return all(local(operand) for operand in equation.inputs)
+
+    return local(value)
+
+
+def _depends(graph: Graph, value: Value, on: Value, stored: frozenset[Value]) -> bool:
+    if value == on:
+        return True
+    if value in stored:
+        return False
+    equation = graph.equation(value)
+    return equation is not None and any(_depends(graph, v, on, stored) for v in equation.inputs)
+
+
+def _keeps_blocks(equation: Equation, count: int) -> bool:
+    """Does an operation map block i to block i, whatever it does inside?"""
+    source = equation.inputs[0]
+    op = equation.op
+    if op in ELEMENTWISE or op == "reshape":
+        return True  # the row-major order stays
+    before, after = _split(source.shape, count), _split(equation.output.shape, count)
+    if before is None or after is None:
+        return False
+    params = equation.params
+    match op:
+        case "transpose":
+            return params["permutation"][:after] == tuple(range(after))
+        case "broadcast":
+            return source.shape[:before] == equation.output.shape[:before]
+        case "slice":
+            lead = range(before)
+            return all(params["start"][a] == 0 and params["step"][a] == 1 and params["stop"][a] == source.shape[a] for a in lead)
+        case "pad":
+            return all(params["low"][a] == 0 and params["high"][a] == 0 for a in range(before))
+        case "concat":
+            return params["axis"] >= after and all(_split(v.shape, count) is not None for v in equation.inputs)
+        case _ if op in REDUCTIONS:
+            return params["axis"] >= before
+    return False
+
+
+def _split(shape: tuple[int, ...], count: int) -> int | None:
+    """The first axis that lies inside a block, where leading axes count the blocks exactly; None where none do."""
+    for axis in range(len(shape) + 1):
+        if prod(shape[:axis]) == count:
+            return axis
+    return None

@@ -1,0 +1,69 @@
+"""The inner loop of every contraction with weights: blocks of a few weight rows against the activations of a few tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from poot_executor.compile.lower.activations import Column
+from poot_executor.compile.lower.blocks import BlockReader
+from poot_executor.dtype import DType
+from poot_executor.kernel.builder import KernelBuilder, Var
+from poot_executor.kernel.handle import Handle
+
+Totals = list[list[Var]]
+"""Sums by token and weight row of a thread."""
+
+
+def accumulate(
+    b: KernelBuilder, readers: Sequence[BlockReader], reads: Sequence[Callable[[Handle], Column]], rows: Sequence[Handle], depth: int
+) -> list[Totals]:  # fmt: skip
+    """For each weight, Σₖ x[token, k] · w[row, k] for each token and row, in ascending blocks.
+
+    The weights (equally many columns a block) are read at the same rows; `reads[token](first)` gives that token's block of activations.
+    Rows beyond a weight lie in its padding to whole tiles, or past it, where robust access reads some word: do not store them.
+    """
+    totals = [[[b.var(0.0, DType.F32, name="total") for _ in rows] for _ in reads] for _ in readers]
+    columns = readers[0].columns
+    with b.range(0, depth // columns, name="block") as block:
+        words = [[reader.words(row, block) for row in rows] for reader in readers]
+        activations = [read(block * columns) for read in reads]
+        sums = [_Block(reader, words[w]) for w, reader in enumerate(readers)]
+        plain: list[Handle | None] = [None] * len(reads)
+        for column in readers[0].order():
+            at = [activation(column) for activation in activations]
+            for part in sums:
+                part.add(b, column, at)
+            if any(reader.has_minimum for reader in readers):
+                plain = [x if p is None else p + x for p, x in zip(plain, at, strict=True)]
+        for part, total in zip(sums, totals, strict=True):
+            part.finish(b, block, rows, plain, total)
+    return totals
+
+
+class _Block:
+    """Σ q·x over one block, by weight row and token."""
+
+    def __init__(self, reader: BlockReader, words: list[list[Handle]]) -> None:
+        self.reader = reader
+        self.words = words
+        self.sums: dict[tuple[int, int], Handle] = {}
+
+    def add(self, b: KernelBuilder, column: int, at: Sequence[Handle]) -> None:
+        for j, words in enumerate(self.words):
+            quant = self.reader.value(words, column)
+            for m, x in enumerate(at):
+                known = self.sums.get((m, j))
+                self.sums[m, j] = x * quant if known is None else b.fma(x, quant, known)
+
+    def finish(
+        self, b: KernelBuilder, block: Handle, rows: Sequence[Handle], plain: Sequence[Handle | None], totals: Totals
+    ) -> None:  # fmt: skip
+        """total += scale · Σ q·x + minimum · Σ x"""
+        for j, row in enumerate(rows):
+            scale, minimum = self.reader.scales(row, block) if self.reader.scaled else (None, None)
+            for m, total in enumerate(totals):
+                value = self.sums[m, j]
+                value = total[j].get() + value if scale is None else b.fma(scale, value, total[j].get())
+                if minimum is not None:
+                    value = b.fma(minimum, plain[m], value)
+                total[j].set(value)

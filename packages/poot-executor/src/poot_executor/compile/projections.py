@@ -1,0 +1,169 @@
+"""Fusing around contractions with weights: what reads one input becomes one dispatch, with the norm before it and what follows each.
+
+Three steps, each over regions that the former made:
+
+1. an epilogue that looks further than its own element (a rotation of pairs, a write into KV) joins the contraction it reads;
+2. contractions of one input join: by equal rows when one finishes both (gate and up), side by side otherwise (Q, K and V);
+3. the row reduction that makes the input joins as their prologue, computed by every group for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+
+from poot_executor.compile.attention import leaves_of
+from poot_executor.compile.classify import weight_of
+from poot_executor.compile.lower.blocks import block_columns
+from poot_executor.compile.locality import is_local
+from poot_executor.compile.program import Decline
+from poot_executor.compile.region import Projection, Region, Regions, Segment
+from poot_executor.compile.schedule import rows_for_block
+from poot_executor.compile.target import Caps
+from poot_executor.graph.graph import Equation, Graph, Value
+from poot_executor.layout import WeightLayout
+
+PROLOGUE_BYTES = 1 << 20
+"""An input larger than this is normed once: recomputing it in every group would cost more than a dispatch."""
+
+
+def fuse_projections(graph: Graph, regions: Regions, layouts: Mapping[Value, WeightLayout], caps: Caps) -> Regions:
+    """Contractions with weights as projections, wherever the pieces fit."""
+    return _Fuser(graph, regions, layouts, caps).run()
+
+
+class _Fuser:
+    def __init__(self, graph: Graph, regions: Regions, layouts: Mapping[Value, WeightLayout], caps: Caps) -> None:
+        self.graph, self.layouts, self.caps = graph, layouts, caps
+        self.stored = set(regions.stored)
+        self.regions = list(regions.regions)
+        self.by_root = {r.root: r for r in self.regions}
+        self.position = {e.output: i for i, e in enumerate(graph.equations)}
+        self.readers: dict[Value, list[Region]] = {}
+        for region in self.regions:
+            for value in leaves_of(graph, region, regions.stored):
+                self.readers.setdefault(value, []).append(region)
+        self.wanted = set(graph.roots())
+        self.declines = list(regions.declines)
+        self.segments: dict[Value, list[tuple[int, Segment]]] = {}
+        self.taken: set[Value] = set()
+
+    def run(self) -> Regions:
+        for region in self.regions:
+            if region.root not in self.taken:
+                self._finish(region)
+        for region in self.regions:
+            if region.kind == "contraction" and region.root not in self.taken and self._single(region):
+                self._add(Segment((self._anchor(region),), region.root, region.root, None, 0), [region])
+        merged = [self._projection(left, [s for _, s in sorted(found, key=lambda f: f[0])]) for left, found in self.segments.items()]
+        kept = [r for r in self.regions if r.root not in self.taken]
+        everything = sorted([*kept, *merged], key=lambda r: self.position[r.root])
+        return Regions(tuple(everything), frozenset(self.stored), tuple(self.declines))
+
+    def _anchor(self, region: Region) -> Equation:
+        assert region.anchor is not None
+        return region.anchor
+
+    def _single(self, region: Region) -> bool:
+        """Is the weight one part, so that one dispatch can read it?"""
+        weight = weight_of(self.graph, self._anchor(region))
+        return weight is not None and len(self.layouts[weight].parts) == 1
+
+    def _finish(self, region: Region) -> None:
+        """Step 1, and the first half of step 2: a region that finishes contractions of one input takes them in."""
+        if region.kind not in ("pointwise", "scatter", "contraction"):
+            return
+        domain = self._domain(region)
+        inner = [self.by_root[v] for v in leaves_of(self.graph, region, frozenset(self.stored)) if self._can_join(v, region)]
+        own = [region] if region.kind == "contraction" and self._single(region) else []
+        if region.kind == "contraction" and not own:
+            return
+        candidates = [*own, *inner]
+        if not inner or len(candidates) > 2:
+            return
+        lefts = {self._anchor(r).inputs[0] for r in candidates}
+        shapes = {self._weight_shape(r) for r in candidates}
+        if len(lefts) != 1 or len(shapes) != 1:
+            return
+        products = [self._anchor(r).output if r is region else r.root for r in candidates]
+        block = self._block(region, domain, products)
+        if isinstance(block, str):
+            self.declines.append(Decline("projection", self.position[region.root], block))
+            return
+        scatter = self._anchor(region) if region.kind == "scatter" else None
+        for joined in inner:
+            self.stored.discard(joined.root)
+        self._add(Segment(tuple(self._anchor(r) for r in candidates), region.root, domain, scatter, block), [region, *inner])
+
+    def _domain(self, region: Region) -> Value:
+        return self._anchor(region).inputs[2] if region.kind == "scatter" and self._anchor(region).op == "scatter_update" else region.root
+
+    def _can_join(self, value: Value, reader: Region) -> bool:
+        made = self.by_root.get(value)
+        return (
+            made is not None and made is not reader and made.kind == "contraction" and value not in self.wanted and value not in self.taken
+            and len(self.readers[value]) == 1 and self._single(made) and made.root == self._anchor(made).output
+        )  # fmt: skip
+
+    def _weight_shape(self, region: Region) -> tuple[int, ...]:
+        weight = weight_of(self.graph, self._anchor(region))
+        assert weight is not None
+        layout = self.layouts[weight]
+        return (layout.rows, layout.columns, block_columns(layout))
+
+    def _block(self, region: Region, domain: Value, products: Sequence[Value]) -> int | str:
+        """How far the epilogue looks, or why it does not fit."""
+        stored = frozenset(self.stored - set(products) - {region.root})
+        count, columns = products[0].type.count, products[0].shape[-1]
+        if domain.type.count != count:
+            return "its elements do not correspond to the products"
+        if region.kind == "scatter" and self._anchor(region).op != "scatter_update":
+            return "only row scatters join a contraction"
+        for block in dict.fromkeys((1, domain.shape[-1])):
+            if columns % block == 0 and all(is_local(self.graph, domain, p, block, stored) for p in products):
+                plain = block == 1 and region.kind != "scatter" and region.root.dtype.size == 4
+                return 0 if plain else self._covering(block, columns, region)
+        return "it looks beyond the products of one block"
+
+    def _covering(self, block: int, columns: int, region: Region) -> int | str:
+        per_word = 4 // min(region.root.dtype.size, 4)
+        block = max(block, per_word)
+        if columns % block or rows_for_block(block, self.caps) is None:
+            return f"a group has no whole blocks of {block} columns"
+        return block
+
+    def _add(self, segment: Segment, regions: Sequence[Region]) -> None:
+        left = segment.anchors[0].inputs[0]
+        self.taken.update(r.root for r in regions)
+        self.segments.setdefault(left, []).append((self.position[segment.anchors[0].output], segment))
+
+    def _projection(self, left: Value, segments: list[Segment]) -> Region:
+        """The second half of step 2, and step 3."""
+        prologue = self._prologue(left)
+        if prologue is not None:
+            self.taken.add(prologue.root)
+            self.stored.discard(prologue.root)
+        projection = Projection(segments[0].anchors[0].inputs[0], tuple(segments), prologue)
+        return Region("projection", segments[0].root, None, (), None, projection)
+
+    def _prologue(self, left: Value) -> Region | None:
+        source = self._source(left)
+        region = self.by_root.get(source)
+        if region is None or region.kind != "row_reduction" or region.anchor is not None or source in self.wanted:
+            return None
+        if source.shape[-1] != left.shape[-1] or source.type.nbytes > PROLOGUE_BYTES:
+            return None
+        readers = self.readers[source]
+        if not all(r.root in self.taken for r in readers):
+            return None
+        joined = {a.output for _, s in self.segments[left] for a in s.anchors}
+        for reader in readers:
+            if reader.anchor is None or reader.anchor.output not in joined:
+                return None
+        return region
+
+    def _source(self, value: Value) -> Value:
+        """The stored value under reshapes and casts, which a contraction's input may wear."""
+        while value not in self.stored and (equation := self.graph.equation(value)) is not None and equation.op in ("reshape", "cast"):
+            value = equation.inputs[0]
+        return value
