@@ -89,7 +89,10 @@ class Missing:
 
 
 class Driver(Protocol):
-    """What an entry point names. Importing its module loads no native library; `probe` is cheap and never raises for absent hardware."""
+    """What an entry point names. Importing its module loads no native library; `probe` is cheap and never raises for absent hardware.
+
+    A driver may have `automatic = False`: it is opened only when it is asked for by name.
+    """
 
     def probe(self) -> list[Found | Missing]: ...
 
@@ -132,7 +135,10 @@ class Device(ABC):
 
     @abstractmethod
     def synchronize(self) -> None:
-        """Wait for the last submission, bounded by the configured timeout. Raises the staged KernelFault, DeviceLost or DeviceTimeout."""
+        """Wait for the oldest replay not waited for yet, at once if there is none; bounded by the configured timeout.
+
+        Raises the staged KernelFault, DeviceLost or DeviceTimeout.
+        """
 
     @abstractmethod
     def write(self, buffer: Buffer, data: bytes | memoryview | NDArray[Any], offset: int = 0) -> None:

@@ -10,10 +10,11 @@ from typing import Any
 
 from poot_executor.cache import CompileCache
 from poot_executor.compile.program import Arg, CopyCommand, Place, Program, Space, WeightUse
-from poot_executor.compile.reorder import reorder_steps
+from poot_executor.compile.reorder import ReorderStep, reorder_steps
 from poot_executor.device import (
     Bindings, BoundArg, Buffer, BufferKind, BufferSlice, Commands, Compiled, Copy, Device, Dispatch, Recording,
 )  # fmt: skip
+from poot_executor.errors import DeviceLost, DeviceTimeout, Poisoned
 from poot_executor.kernel.ir import Kernel
 from poot_executor.weights import StoredTensor
 
@@ -60,26 +61,34 @@ class KernelDevice(Device):
         return self.record(commands, bindings.outputs)
 
     def upload(self, use: WeightUse, stored: StoredTensor) -> Buffer:
-        """Reordered by a kernel on the device, a bounded run of rows at a time."""
-        target = self.allocate(BufferKind.WEIGHT, use.layout.nbytes)
-        staging = self.allocate(BufferKind.STAGING, min(STAGING_BYTES, -(-stored.data.nbytes // 4) * 4))
+        """Reordered by a kernel on the device, a bounded run of rows at a time. On any failure nothing stays allocated, but where
+        the device is lost: then nothing may be touched, and what was allocated is leaked."""
+        made: list[Buffer] = []
         try:
+            made.append(self.allocate(BufferKind.WEIGHT, use.layout.nbytes))
+            made.append(self.allocate(BufferKind.STAGING, min(STAGING_BYTES, -(-stored.data.nbytes // 4) * 4)))
+            target, staging = made
             for step in reorder_steps(use.layout, staging.nbytes, self.target.caps):
-                self.write(staging, stored.data[step.first_byte : step.first_byte + step.nbytes])
-                args = (
-                    BoundArg(BufferSlice(staging, 0, step.staged_bytes), step.staged_bytes // 4),
-                    BoundArg(BufferSlice(target, step.part.offset, step.part.nbytes), step.part.nbytes // 4),
-                )
-                recording = self.record([Dispatch(self.loaded(step.kernel), args, step.groups, step.nbytes)], None)
-                self.replay(recording)
-                self.synchronize()
-                self.release(recording)
-        except BaseException:
-            self.free(target)
+                self._reorder(step, target, staging, stored)
+        except (DeviceLost, DeviceTimeout, Poisoned):
             raise
-        finally:
-            self.free(staging)
+        except BaseException:
+            for buffer in made:
+                self.free(buffer)
+            raise
+        self.free(staging)
         return target
+
+    def _reorder(self, step: ReorderStep, target: Buffer, staging: Buffer, stored: StoredTensor) -> None:
+        self.write(staging, stored.data[step.first_byte : step.first_byte + step.nbytes])
+        args = (
+            BoundArg(BufferSlice(staging, 0, step.staged_bytes), step.staged_bytes // 4),
+            BoundArg(BufferSlice(target, step.part.offset, step.part.nbytes), step.part.nbytes // 4),
+        )
+        recording = self.record([Dispatch(self.loaded(step.kernel), args, step.groups, step.nbytes)], None)
+        self.replay(recording)
+        self.synchronize()
+        self.release(recording)
 
 
 def _slice(place: Place, bindings: Bindings) -> BufferSlice:

@@ -29,9 +29,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Plane:
-    """A field of every block of a row, as words. `per_word` is how many 2-byte fields share a word: 2, or 1 for fields of whole words.
+    """A field of every block of a row, as words: `words` a row, taken `vector` at a time.
 
-    `words` a row; `offset` in words within a part of `rows` rows is `start · padded rows`.
+    The field has `field_bytes` bytes at `field_offset` of a block; fields of 2 bytes share words in pairs. Within a part the plane
+    starts at word `start · padded rows`.
     """
 
     name: str
