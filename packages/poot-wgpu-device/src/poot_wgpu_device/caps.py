@@ -11,8 +11,8 @@ from poot_executor.compile.target import Caps
 WANTED = ("subgroup", "subgroup-barrier", "timestamp-query")
 """Library features that are asked for where the adapter has them."""
 
-OPTIONAL = frozenset({"subgroup", "dot4", "pack2x16float", "unpack2x16float"})
-"""Features of kernels that a device opens with only where their known answers were right."""
+ALWAYS_TRIED = frozenset({"dot4", "pack2x16float", "unpack2x16float", "unbounded_loops"})
+"""Features of kernels that every implementation of WGSL should have, and keeps where their known answers were right."""
 
 _ROUTINES: Mapping[str, float] = MappingProxyType(
     {"exp": 2.0, "log": 1.5, "sin": 3.0, "cos": 3.0, "tanh": 2.0, "erf": 2.0, "pow": 2.0}
@@ -63,8 +63,9 @@ def caps_of(adapter: Adapter, features: Set[str], subgroup_width: int | None) ->
         tile_rows=32,
         subgroup_width=subgroup_width if "subgroup" in features else None,
         features=frozenset(features),
-        # llvmpipe rounds a·b before it adds, and keeps denormals; a GPU's driver may do otherwise.
-        contracts=not adapter.is_llvmpipe,
+        # naga asks for no exact arithmetic. Mesa's llvmpipe does not fuse, but simplifies (a + b) − a and factors a·b + a·c.
+        contracts=True,
+        # llvmpipe keeps denormals; WGSL lets any implementation flush them.
         flushes_denormals=not adapter.is_llvmpipe,
         errors=LLVMPIPE_ERRORS if adapter.is_llvmpipe else WGSL_ERRORS,
     )

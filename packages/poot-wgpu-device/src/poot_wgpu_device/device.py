@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from poot_executor.cache import CompileCache
 from poot_executor.compile.target import Caps, Target
 from poot_executor.device import Buffer, BufferKind, BufferSlice, Commands, Compiled, MemoryInfo, Recording
-from poot_executor.errors import DeviceLost, DeviceTimeout, KernelFault, Poisoned
+from poot_executor.errors import DeviceError, DeviceLost, DeviceTimeout, KernelFault, Poisoned
 from poot_executor.kernel.ir import Kernel
 from poot_executor.kernel_device import KernelDevice
 from poot_wgpu_device.emit import ENTRY, emit
@@ -21,6 +21,7 @@ from poot_wgpu_device.memory import Memory, host_bytes, host_target, words
 from poot_wgpu_device.native import STORAGE, Native
 from poot_wgpu_device.program import WgpuKernel, load_kernel, release_kernel
 from poot_wgpu_device.queue import Recorder, WgpuRecording, parse
+from poot_wgpu_device.rounds import CUT_SHORT, LIMIT, binds_fault
 from poot_wgpu_device.wait import Waiter
 
 UNSENT_BYTES = 64 << 20
@@ -32,7 +33,7 @@ READ_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Flight:
-    """A replay that was not waited for: its recording and submission. `last`: no later replay of that recording is in flight."""
+    """A replay that was not waited for."""
 
     recording: WgpuRecording
     submission: int
@@ -97,31 +98,37 @@ class WgpuDevice(KernelDevice):
         if flat.size == 0:
             return
         self._forget_served(buffer)
-        low, high = offset // 4 * 4, words(offset + flat.size)
-        if low != offset or (high != offset + flat.size and high <= words(buffer.nbytes)):
-            flat = self._merged(buffer, flat, offset, low, high)
-        for start in range(0, flat.size, UNSENT_BYTES):
-            piece = flat[start : start + UNSENT_BYTES]
-            self._native.write(buffer.handle, low + start, memoryview(piece))
+        start = offset // 4 * 4
+        for piece in self._whole_words(buffer, flat, offset):
+            self._native.write(buffer.handle, start, memoryview(piece))
+            start += piece.size
             self._unsent += piece.size
             if self._unsent >= UNSENT_BYTES:
                 self._wait(self._submit(None), "write")
         self._observe("write")
 
-    def _merged(self, buffer: Buffer, flat: NDArray[np.uint8], offset: int, low: int, high: int) -> NDArray[np.uint8]:
-        """Whole words around an odd piece, with what the buffer holds beside it."""
-        whole = np.empty(high - low, np.uint8)
-        for start in {low, high - 4}:
-            whole[start - low : start - low + 4] = np.frombuffer(self._fetch(buffer, start, 4), np.uint8)
-        whole[offset - low : offset - low + flat.size] = flat
-        return whole
+    def _whole_words(self, buffer: Buffer, flat: NDArray[np.uint8], offset: int) -> Iterator[NDArray[np.uint8]]:
+        """The data in pieces of whole words: bytes beside an odd start or end keep what the buffer holds there."""
+        end = offset + flat.size
+        low, high = offset // 4 * 4, words(end)
+        if (low, high) != (offset, end):
+            whole = np.zeros(high - low, np.uint8)
+            if low != offset:
+                whole[:4] = np.frombuffer(self._fetch(buffer, low, 4), np.uint8)
+            # Past the buffer's own end nothing is kept.
+            if high != end and end < buffer.nbytes:
+                whole[-4:] = np.frombuffer(self._fetch(buffer, high - 4, 4), np.uint8)
+            whole[offset - low : end - low] = flat
+            flat = whole
+        for start in range(0, flat.size, UNSENT_BYTES):
+            yield flat[start : start + UNSENT_BYTES]
 
     def read(self, buffer: Buffer, out: memoryview | NDArray[Any], offset: int = 0) -> None:
         """From what the last `synchronize` brought where that holds it, else by a copy and a bounded wait."""
         self._require("read")
         flat = host_target(out)
         self._memory.check(BufferSlice(buffer, offset, flat.size))
-        if self._served is not None and not self._flights:
+        if self._served is not None:
             block, data = self._served
             start = offset - block.offset
             if block.buffer is buffer and 0 <= start and start + flat.size <= block.nbytes:
@@ -137,12 +144,12 @@ class WgpuDevice(KernelDevice):
     def _fetch(self, buffer: Buffer, offset: int, nbytes: int) -> bytes:
         """Whole words of a buffer, after everything submitted and written."""
         native, readback = self._native, self._memory.readback(nbytes)
-        encoder = native.begin()
-        native.copy(encoder, (buffer.handle, offset), (readback.handle, 0), nbytes)
-        submission = self._submit(native.finish(encoder))
-        data = self._take(readback, nbytes, submission, "read")
-        self._memory.free(readback)
-        return data
+        try:
+            encoder = native.begin()
+            native.copy(encoder, (buffer.handle, offset), (readback.handle, 0), nbytes)
+            return self._take(readback, nbytes, self._submit(native.finish(encoder)), "read")
+        finally:
+            self._memory.free(readback)
 
     def memory(self) -> MemoryInfo:
         """What this device allocated; WebGPU does not say what is free."""
@@ -158,7 +165,7 @@ class WgpuDevice(KernelDevice):
     def load(self, kernel: Kernel, compiled: Compiled) -> WgpuKernel:
         """The kernel's pipeline. Raises WgpuError where the library refuses it."""
         self._require("load")
-        loaded = load_kernel(self._native, kernel, compiled)
+        loaded = load_kernel(self._native, kernel, compiled, faults=binds_fault(kernel, self._target.caps))
         self._observe("load")
         return loaded
 
@@ -198,9 +205,9 @@ class WgpuDevice(KernelDevice):
             raise ValueError("a released recording was replayed")
         commands = recording.ready if recording.ready is not None else self._recorder.encode(recording)
         recording.ready = None
-        self._served = None
         submission = self._submit(commands)
-        self._observe("replay")
+        if self._served is not None and self._served[0].buffer in recording.written:
+            self._served = None
         self._flights.append(Flight(recording, submission))
         recording.in_flight += 1
         recording.replays += 1
@@ -223,10 +230,14 @@ class WgpuDevice(KernelDevice):
         data = self._take(recording.readback, recording.readback_bytes, flight.submission, "replay")
         word, stamps = parse(recording, data)
         self._seconds = None if stamps is None else (stamps[1] - stamps[0]) * self._native.stamp_period() * 1e-9
-        if recording.download is not None:
-            self._served = (recording.download, data)
+        block = recording.download
+        if block is not None and not any(block.buffer in later.recording.written for later in self._flights):
+            self._served = (block, data)
         if word:
-            raise KernelFault(recording.names.get(word >> 8, "unknown"), word & 0xFF)
+            fault = KernelFault(recording.names.get(word >> 8, "unknown"), word & 0xFF)
+            if fault.code == CUT_SHORT:
+                fault.add_note(f"code {CUT_SHORT}: this device ends all loops of a thread after {LIMIT:,} rounds")
+            raise fault
 
     def device_time(self) -> float | None:
         """From the first pass's begin to the last one's end, of the replay that `synchronize` last waited for."""
@@ -236,6 +247,15 @@ class WgpuDevice(KernelDevice):
     # Submissions and waits
 
     def _submit(self, commands: Any) -> int:
+        """Submit commands (None: only what was written) and give the submission's number."""
+        try:
+            self._native.probe(self._fault, "submit")
+        except DeviceError as error:
+            if isinstance(error, DeviceLost):
+                self._poison(str(error))
+            elif commands is not None:
+                self._native.drop(commands)
+            raise
         self._unsent = 0
         return int(self._native.submit(commands))
 
@@ -248,13 +268,15 @@ class WgpuDevice(KernelDevice):
 
     def _take(self, readback: Buffer, nbytes: int, submission: int, what: str) -> bytes:
         """The bytes that a submission copied into a readback buffer."""
+        while not self._native.mapped.empty():
+            self._native.mapped.get()  # of a map that was refused
         self._native.map(readback.handle, nbytes)
+        self._observe(what)
         self._wait(submission, what)
         # The wait has run the map's callback.
-        if not self._native.mapped.get(timeout=self._timeout):
-            self._observe(what)
+        if self._native.mapped.empty() or not self._native.mapped.get():
             self._poison(f"the result of {what} could not be mapped")
-            raise DeviceLost(f"wgpu could not map the result of {what}; the device is poisoned: open it again in a new process")
+            raise DeviceLost(f"wgpu could not map the result of {what}; open the device again in a new process")
         return self._native.take(readback.handle, nbytes)
 
     # Failure and the end
@@ -266,10 +288,11 @@ class WgpuDevice(KernelDevice):
 
     def _observe(self, call: str) -> None:
         """Raise DeviceLost where the device is gone, else what the library reported."""
-        if self._native.lost is not None:
-            self._poison(f"the device was lost: {self._native.lost}")
-            raise DeviceLost(f"wgpu lost the device, seen by {call}: {self._native.lost}; open it again in a new process")
-        self._native.check(call)
+        try:
+            self._native.check(call)
+        except DeviceLost as error:
+            self._poison(str(error))
+            raise
 
     def _poison(self, reason: str) -> None:
         """Refuse everything from now on. What pending work may use is leaked: the device may still write to it."""
@@ -288,16 +311,20 @@ class WgpuDevice(KernelDevice):
         """Wait, bounded, for what is in flight, and give everything back; where that fails it is leaked."""
         if self._poisoned:
             return
-        if self._native.lost is None and self._waiter.wait(self._submit(None), self._timeout):
-            for recording in list(self._recordings):
-                self._recorder.release(recording)
-            self._drop_kernels()
-            self._memory.free_all()
-            self._native.release_buffer(self._fault)
-            self._waiter.stop()
-            self._native.release()
-            self._flights.clear()
-            self._recordings.clear()
-            self._poisoned = "it was closed"
-        else:
+        try:
+            idle = self._waiter.wait(self._submit(None), self._timeout)
+        except DeviceError:
+            idle = False
+        if not idle:
             self._poison("it did not come to an end when it was closed")
+            return
+        for recording in self._recordings:
+            self._recorder.release(recording)
+        self._drop_kernels()
+        self._memory.free_all()
+        self._native.release_buffer(self._fault)
+        self._waiter.stop()
+        self._native.release()
+        self._flights.clear()
+        self._recordings.clear()
+        self._poisoned = "it was closed"

@@ -50,7 +50,7 @@ class WgpuDriver:
             place = choose(instance.adapters, selector)
             device = open_adapter(instance.handles[place], instance.adapters[place], settings)
         for feature, reason in device.switched_off.items():
-            logger.warning("wgpu: %s is switched off: %s", feature, reason)
+            logger.info("wgpu: %s is switched off: %s", feature, reason)
         return device
 
 

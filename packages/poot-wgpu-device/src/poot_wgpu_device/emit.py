@@ -1,8 +1,8 @@
 """Kernel IR to WGSL text. Pure: equal kernels and caps give equal text; no library, no hardware.
 
 Values are `let`, what a loop carries is `var`. A constant is written where it is used, unless every operand is one: WGSL would
-then evaluate the expression itself and reject overflow. Parameters are the bindings of group 0 in order; a kernel that checks has the
-fault word as one more.
+then evaluate the expression itself and reject overflow. Parameters are the bindings of group 0 in order; a kernel that may fault
+has the fault word as one more.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from poot_executor.compile.target import Caps
 from poot_executor.dtype import DType
 from poot_executor.errors import Unsupported
 from poot_executor.kernel.ir import KERNEL_OPS, Access, Block, Kernel, KType, Op, Val
+from poot_wgpu_device.rounds import CUT_SHORT, watches_loops
 from poot_wgpu_device.routines import routine_text
 
 ENTRY = "main"
@@ -47,6 +48,7 @@ class Emitter:
         self.kernel = kernel
         self.caps = caps
         self.accesses = Accesses(kernel)
+        self.watched = watches_loops(kernel, caps)
         self._rules = rules
         self._names: dict[Val, str] = {}
         self._constants: dict[Val, str] = {}
@@ -59,7 +61,11 @@ class Emitter:
 
     def text(self) -> str:
         """The whole module. Raises Unsupported for an operation without a rule or capability."""
+        if self.watched:
+            self.line("var cut_short: bool = false;")
         self.block(self.kernel.body)
+        if self.watched:
+            self.fault("cut_short", CUT_SHORT)
         arguments = ", ".join(f"@builtin({BUILTINS[b][0]}) {b}: {BUILTINS[b][1]}" for b in BUILTINS if b in self._builtins)
         head = [f"// {self.kernel.name}", *self._declarations()]
         routines = routine_text(self._routines)
@@ -71,7 +77,7 @@ class Emitter:
             access = "read" if param.access is Access.READ else "read_write"
             element = self._element(param.dtype, place in self.accesses.atomic_buffers, place in self.accesses.vector_buffers)
             yield f"@group(0) @binding({place}) var<storage, {access}> {self.buffer(place)}: array<{element}>;"
-        if self.kernel.checks:
+        if self.kernel.checks or self.watched:
             yield f"@group(0) @binding({len(self.kernel.params)}) var<storage, read_write> fault: array<atomic<u32>>;"
         for place, array in enumerate(self.kernel.shared):
             element = self._element(array.dtype, place in self.accesses.atomic_arrays, False)
@@ -119,6 +125,11 @@ class Emitter:
         yield
         self._depth -= 1
         self.line("}")
+
+    def fault(self, condition: str, code: int) -> None:
+        """Set the fault word where the condition holds: the kernel's identity and the code. Of several the greatest stays."""
+        with self.braces(f"if ({condition})"):
+            self.line(f"atomicMax(&fault[0], {self.kernel.identity << 8 | code}u);")
 
     def use(self, *names: str) -> None:
         """Take routines along."""
@@ -169,6 +180,13 @@ class Emitter:
         name = f"c{self._temporaries}"
         self._temporaries += 1
         self.line(f"let {name} = {expression};")
+        return name
+
+    def named_var(self, type: str, value: str) -> str:
+        """The name of a new `var`."""
+        name = f"c{self._temporaries}"
+        self._temporaries += 1
+        self.line(f"var {name}: {type} = {value};")
         return name
 
     def _literal(self, dtype: DType, value: int | float | bool) -> str:

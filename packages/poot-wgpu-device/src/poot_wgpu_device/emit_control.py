@@ -36,21 +36,31 @@ def _for(e: Emitter, op: Op) -> None:
     names = _carry(e, op.results, op.operands[3:])
     (body,) = op.blocks
     index = e.fresh(body.args[0])
-    with e.braces(f"for (var {index}: i32 = {low}; {index} < {high}; {index} += {step})"):
+    start = f"var {index}: i32 = {low};"
+    if e.watched:
+        e.line(start)
+    with e.braces(f"for ({';' if e.watched else start} {index} < {high}; {index} += {step})"):
         _enter(e, body.args[1:], names)
         _assign(e, names, e.block(body))
+    if e.watched:
+        e.line(f"cut_short = cut_short || {index} < {high};")
 
 
 def _while(e: Emitter, op: Op) -> None:
     names = _carry(e, op.results, op.operands)
     head, body = op.blocks
+    more = e.named_var("bool", "true") if e.watched else ""
     with e.braces("loop"):
         _enter(e, head.args, names)
         (condition,) = e.block(head)
+        if e.watched:
+            e.line(f"{more} = {e.operand(condition)};")
         e.line(f"if (!{e.operand(condition)}) {{ break; }}")
         for arg, same in zip(body.args, head.args, strict=True):
             e.alias(arg, e.operand(same))
         _assign(e, names, e.block(body))
+    if e.watched:
+        e.line(f"cut_short = cut_short || {more};")
 
 
 def _if(e: Emitter, op: Op) -> None:

@@ -91,9 +91,7 @@ def _shuffle_xor(e: Emitter, op: Op) -> None:
 
 
 def _check(e: Emitter, op: Op) -> None:
-    word = e.kernel.identity << 8 | op.attrs["code"]
-    with e.braces(f"if (!{e.operand(op.operands[0])})"):
-        e.line(f"atomicMax(&fault[0], {word}u);")
+    e.fault(f"!{e.operand(op.operands[0])}", op.attrs["code"])
 
 
 MEMORY: Mapping[str, Rule] = MappingProxyType(

@@ -18,6 +18,9 @@ WORDS = 1 << 12
 
 GROUP = 64
 
+ROUNDS = 70_000
+"""More than Mesa's llvmpipe lets a thread make."""
+
 Words = NDArray[np.uint32]
 
 
@@ -39,6 +42,7 @@ def cases() -> tuple[Case, ...]:
     return (
         _case("subgroup", mixed, _subgroup, 8, _wrong_subgroup),
         _case("dot4", mixed, _dot4, 1, _wrong_dot4),
+        _case("unbounded_loops", mixed, _loops, 1, _wrong_loops),
         _case("unpack2x16float", halves, _unpack, 1, _wrong_unpack),
         _case("pack2x16float", _around(halves), _pack, 1, _wrong_pack),
     )
@@ -111,6 +115,19 @@ def _wrong_dot4(given: Words, answer: Words) -> str | None:
 
     total = (signed(given) * signed(given * np.uint32(2654435769))).sum(axis=1) + (given >> np.uint32(3))
     return None if np.array_equal(answer, total.astype(np.uint32)) else "dot products of bytes are wrong"
+
+
+def _loops(b: KernelBuilder, word: Handle) -> list[Handle]:
+    """Rounds of a loop whose bound the compiler does not know; one group's worth of threads runs it."""
+    count = b.var(b.const(0, DType.U32))
+    with b.range(b.select(b.group_id() == 0, ROUNDS + b.bitcast(word & 1, DType.I32), 1)):
+        count.set(count.get() + 1)
+    return [count.get()]
+
+
+def _wrong_loops(given: Words, answer: Words) -> str | None:
+    expected = np.where(np.arange(WORDS) < GROUP, ROUNDS + (given & np.uint32(1)), 1)
+    return None if np.array_equal(answer, expected) else f"loops end after {int(answer.max()):,} rounds: kernels watch theirs"
 
 
 def _halves() -> Words:

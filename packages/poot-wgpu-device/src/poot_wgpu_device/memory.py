@@ -49,6 +49,7 @@ class Memory:
         try:
             self._native.check("create_buffer")
         except WgpuError as error:
+            self._native.release_buffer(handle)
             if error.kind != "out of memory":
                 raise
             raise OutOfMemory(nbytes, None, None, kind.value) from error

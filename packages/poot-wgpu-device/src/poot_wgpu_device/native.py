@@ -3,6 +3,10 @@
 wgpu-py's classes are not used. They have no hook for a lost device, no bound on a wait, and cost three times as much for each
 dispatch. Handles are opaque to callers. Errors do not raise where they happen: the library reports them to a callback
 within the call, `check` raises the first. Nothing here blocks but `poll`.
+
+Three calls do not report but abort the process: submit, poll and the mapped range, each on a lost device and submit also on invalid
+commands. Everything that can be known is checked before them; a driver that loses the device inside one of them still takes the
+process along.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import Any
 
-from poot_executor.errors import DeviceNotFound
+from poot_executor.errors import DeviceLost, DeviceNotFound
 from poot_wgpu_device.errors import WgpuError
 from wgpu.backends.wgpu_native import ffi, lib
 from wgpu.backends.wgpu_native._mappings import enum_str2int, enummap
@@ -89,11 +93,24 @@ class Native:
         self.mapped.put(status == lib.WGPUMapAsyncStatus_Success)
 
     def check(self, call: str) -> None:
-        """Raise what the library reported since the last check. Raises WgpuError."""
+        """Raise what the library reported since the last check: DeviceLost, or WgpuError."""
         if self._errors:
             kind, message = self._errors[0]
             self._errors.clear()
-            raise WgpuError(call, kind, message)
+            if "device is lost" in message and self.lost is None:
+                self.lost = message.splitlines()[-1].strip() or "the device is lost"
+            if self.lost is None:
+                raise WgpuError(call, kind, message)
+        if self.lost is not None:
+            raise DeviceLost(f"wgpu lost the device, seen by {call}: {self.lost}; open it again in a new process")
+
+    def probe(self, buffer: Handle, call: str) -> None:
+        """`check` after a call that does nothing and fails on a lost device. Raises DeviceLost.
+
+        Submitting to a lost device aborts the process inside the library (gfx-rs/wgpu-native issue 588), so this comes first.
+        """
+        lib.wgpuQueueWriteBuffer(self.queue, buffer, 0, ffi.NULL, 0)
+        self.check(call)
 
     # Memory
 
@@ -105,8 +122,8 @@ class Native:
         return lib.wgpuDeviceCreateBuffer(self.device, descriptor)
 
     def release_buffer(self, buffer: Handle) -> None:
-        """Give its memory back once the device is done with it."""
-        lib.wgpuBufferDestroy(buffer)
+        """Give its memory back once nothing uses it. Never `wgpuBufferDestroy`: a command buffer that names a destroyed buffer
+        aborts the process when it is submitted."""
         lib.wgpuBufferRelease(buffer)
 
     def write(self, buffer: Handle, offset: int, data: memoryview) -> None:

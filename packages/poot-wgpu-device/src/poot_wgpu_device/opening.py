@@ -8,7 +8,7 @@ from poot_executor.cache import CompileCache, source_digest
 from poot_executor.device import BoundArg, BufferKind, BufferSlice, Dispatch
 from poot_executor.errors import OutOfMemory, Unsupported
 from poot_executor.settings import DeviceSettings
-from poot_wgpu_device.caps import WANTED, Adapter, caps_of
+from poot_wgpu_device.caps import ALWAYS_TRIED, WANTED, Adapter, caps_of
 from poot_wgpu_device.device import WgpuDevice
 from poot_wgpu_device.errors import WgpuError
 from poot_wgpu_device.known_answers import GROUP, Case, Words, cases, subgroup_width
@@ -20,7 +20,7 @@ def open_adapter(adapter: Handle, facts: Adapter, settings: DeviceSettings) -> W
     wanted = [name for name in WANTED if name in facts.features]
     native = Native(adapter, wanted)
     sizes = facts.subgroup_sizes
-    named = {"dot4", "pack2x16float", "unpack2x16float"} | ({"subgroup"} if "subgroup" in wanted else set())
+    named = ALWAYS_TRIED | ({"subgroup"} if "subgroup" in wanted else set())
     cache = CompileCache(settings.cache, emitter=source_digest("poot_wgpu_device"))
     device = WgpuDevice(native, caps_of(facts, named, None), cache, timeout=settings.timeout, timestamps="timestamp-query" in wanted)
     try:
@@ -35,7 +35,7 @@ def open_adapter(adapter: Handle, facts: Adapter, settings: DeviceSettings) -> W
                 switched_off[case.feature] = reason
             elif case.feature == "subgroup" and not isinstance(answer, str) and sizes[0] == sizes[1]:
                 width = subgroup_width(answer)
-        device.settle(caps_of(facts, named - set(switched_off), width), switched_off)
+        device.settle(caps_of(facts, named - switched_off.keys(), width), switched_off)
     except BaseException:
         device.close()
         raise

@@ -7,8 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from poot_executor.device import BufferKind, BufferSlice, Commands, Copy, Dispatch, Recording
-from poot_executor.errors import DeviceError
+from poot_executor.device import Buffer, BufferKind, BufferSlice, Commands, Copy, Dispatch, Recording
+from poot_wgpu_device.errors import WgpuError
 from poot_wgpu_device.memory import Memory, words
 from poot_wgpu_device.native import QUERY, Handle, Native
 
@@ -31,12 +31,16 @@ class Move:
 
 @dataclass(slots=True, eq=False)
 class WgpuRecording(Recording):
-    """Steps in order. `readback` receives the download, the fault word and the time stamps, in this order."""
+    """Steps in order. `names` are the kernels that may fault, by identity; `written` the buffers that a replay may change.
+
+    `readback` receives the download, the fault word and the time stamps, in this order. `ready` is a command buffer made ahead.
+    """
 
     steps: list[Pass | Move]
     download: BufferSlice | None
-    checks: bool
+    faults: bool
     names: dict[int, str]
+    written: frozenset[Buffer]
     readback: Any = None
     scratch: list[Any] = field(default_factory=list)
     groups: list[Handle] = field(default_factory=list)
@@ -55,7 +59,7 @@ class WgpuRecording(Recording):
     @property
     def readback_bytes(self) -> int:
         """Bytes of the readback buffer; 0 where there is nothing to read."""
-        return self.download_bytes + FAULT_BYTES * self.checks + STAMP_BYTES * (self.stamps is not None)
+        return self.download_bytes + FAULT_BYTES * self.faults + STAMP_BYTES * (self.stamps is not None)
 
 
 class Recorder:
@@ -69,17 +73,27 @@ class Recorder:
 
     def record(self, commands: Commands, download: BufferSlice | None) -> WgpuRecording:
         """All or nothing. Raises ValueError for slices that are not of this device."""
+        written: set[Buffer] = set()
         for command in commands:
-            pieces = [a.slice for a in command.args] if isinstance(command, Dispatch) else [command.source, command.target]
+            if isinstance(command, Copy):
+                _check_copy(command)
+                written.add(command.target.buffer)
+                pieces = [command.source, command.target]
+            else:
+                _check_args(command)
+                pieces = [arg.slice for arg in command.args]
+                written.update(p.buffer for p, only in zip(pieces, command.kernel.read_only, strict=True) if not only)
             for piece in pieces:
                 self._memory.check(piece)
         if download is not None:
             self._memory.check(download)
         dispatches = [command for command in commands if isinstance(command, Dispatch)]
-        checked = {d.kernel.identity: d.kernel.name for d in dispatches if d.kernel.checks}
-        recording = WgpuRecording([], download, bool(checked), checked)
+        faulting = {d.kernel.identity: d.kernel.name for d in dispatches if d.kernel.faults}
+        recording = WgpuRecording([], download, bool(faulting), faulting, frozenset(written))
         try:
             self._build(recording, commands)
+            # Encoding shows whether the library takes the commands; the first replay submits them.
+            recording.ready = self.encode(recording)
         except BaseException:
             self.release(recording)
             raise
@@ -105,14 +119,9 @@ class Recorder:
 
     def _dispatch(self, recording: WgpuRecording, command: Dispatch) -> tuple[Handle, Handle, int, int, int]:
         kernel = command.kernel
-        if len(command.args) != kernel.params:
-            raise DeviceError(f"kernel {kernel.name} has {kernel.params} parameters and was given {len(command.args)} arguments")
         # Bound as far as its elements go: that is its length, and robust access covers nothing beyond.
         slices = [(arg.slice.buffer.handle, arg.slice.offset, 4 * arg.count) for arg in command.args]
-        for arg in command.args:
-            if not 0 < 4 * arg.count <= words(arg.slice.nbytes):
-                raise ValueError(f"kernel {kernel.name}: {arg.count} elements in {arg.slice.nbytes} bytes")
-        if kernel.checks:
+        if kernel.faults:
             slices.append((self._fault, 0, 4))
         group = self._native.create_group(kernel.layout, slices)
         recording.groups.append(group)
@@ -132,10 +141,10 @@ class Recorder:
         recording.steps += [Move(from_, (between.handle, 0), nbytes), Move((between.handle, 0), to, nbytes)]
 
     def encode(self, recording: WgpuRecording) -> Handle:
-        """A command buffer of one replay."""
+        """A command buffer of one replay. Raises WgpuError rather than give one that the library would refuse to submit."""
         native = self._native
         encoder = native.begin()
-        if recording.checks:
+        if recording.faults:
             native.clear(encoder, self._fault, 4)
         passes = [k for k, step in enumerate(recording.steps) if isinstance(step, list)]
         for k, step in enumerate(recording.steps):
@@ -147,7 +156,13 @@ class Recorder:
                 stamps = native.stamp_writes(recording.stamps, first=k == passes[0], last=k == passes[-1])
             native.dispatch(encoder, step, stamps)
         self._encode_readback(recording, encoder)
-        return native.finish(encoder)
+        commands = native.finish(encoder)
+        try:
+            native.check("encode")
+        except WgpuError:
+            native.drop(commands)
+            raise
+        return commands
 
     def _encode_readback(self, recording: WgpuRecording, encoder: Handle) -> None:
         native = self._native
@@ -157,7 +172,7 @@ class Recorder:
         if recording.download is not None:
             source = recording.download
             native.copy(encoder, (source.buffer.handle, source.offset), (target, 0), words(source.nbytes))
-        if recording.checks:
+        if recording.faults:
             native.copy(encoder, (self._fault, 0), (target, at), 4)
             at += FAULT_BYTES
         if recording.stamps is not None:
@@ -185,11 +200,27 @@ class Recorder:
             self._native.release_buffer(recording.stamp_target)
 
 
+def _check_args(command: Dispatch) -> None:
+    """Raise ValueError where the arguments do not fit the kernel."""
+    name, params = command.kernel.name, len(command.kernel.read_only)
+    if len(command.args) != params:
+        raise ValueError(f"kernel {name} has {params} parameters and was given {len(command.args)} arguments")
+    for arg in command.args:
+        if not 0 < 4 * arg.count <= words(arg.slice.nbytes):
+            raise ValueError(f"kernel {name}: {arg.count} elements in {arg.slice.nbytes} bytes")
+
+
+def _check_copy(command: Copy) -> None:
+    """Raise ValueError for slices of different sizes."""
+    if command.source.nbytes != command.target.nbytes:
+        raise ValueError(f"a copy of {command.source.nbytes} bytes to {command.target.nbytes}")
+
+
 def parse(recording: WgpuRecording, data: bytes) -> tuple[int, tuple[int, int] | None]:
     """The fault word (0: none) and the two time stamps of a readback."""
     at = recording.download_bytes
     word = 0
-    if recording.checks:
+    if recording.faults:
         word = int.from_bytes(data[at : at + 4], "little")
         at += FAULT_BYTES
     if recording.stamps is None:
