@@ -8,12 +8,13 @@ import pytest
 
 from poot_executor.dtype import F32, I32, U32
 from poot_executor.errors import KernelError
-from poot_executor.kernel import Access, Block, Kernel, KernelBuilder, Op, passes, show, verify
+from poot_executor.kernel import Access, Block, Kernel, KernelBuilder, Op, show, verify
 from poot_executor.kernel.passes import (
     fold_constants,
     hoist_invariants,
     lower_group_reductions,
     optimize,
+    pipeline,
     reduce_strength,
     remove_dead,
     share_subexpressions,
@@ -416,7 +417,7 @@ def test_optimize_with_check_names_the_pass_that_breaks_a_kernel(monkeypatch):
     def breaks(kernel: Kernel) -> Kernel:
         return Kernel("k", kernel.params, kernel.shared, 64, Block((), (*kernel.body.ops, Op("yield"))))
 
-    monkeypatch.setattr(passes, "PASSES", (remove_dead, breaks))
+    monkeypatch.setattr(pipeline, "PASSES", (remove_dead, breaks))
     with pytest.raises(KernelError, match="after breaks: kernel k"):
         optimize(reducing(64), subgroup=True, subgroup_width=32, check=True)
 

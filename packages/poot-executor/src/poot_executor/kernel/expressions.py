@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -52,7 +53,7 @@ _CONTAINERS = (len, tuple, list, zip, enumerate, reversed, sum)
 """Python's own functions that only handle containers, so that they may be given runtime values."""
 
 
-class Expressions:
+class Expressions(ABC):
     """Evaluates expressions of one function, whose names are in `names`."""
 
     def __init__(self, builder: KernelBuilder, source: FunctionSource, names: dict[str, Any]) -> None:
@@ -60,9 +61,9 @@ class Expressions:
         self.source = source
         self.names = names
 
+    @abstractmethod
     def inline(self, function: DeviceFunction, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Import a device function's body here and give what it returns."""
-        raise NotImplementedError
 
     def error(self, node: ast.AST, problem: KernelError | str) -> KernelError:
         """The error, with the file and line of the syntax."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 from poot_executor.dtype import DType
@@ -14,22 +15,22 @@ from poot_executor.kernel.ir import KType, Val
 Value = Handle | int | float | bool
 
 
-class Operations:
+class Operations(ABC):
     """One method an operation. Operands are handles or Python numbers, which become constants of the other operands'
     dtype.
     """
 
+    @abstractmethod
     def emit(self, kind: str, *operands: Handle, dtype: DType | None = None, **attrs: Any) -> Handle:
         """Append an operation and give its result. `dtype` is the result's for cast and bitcast. No folding."""
-        raise NotImplementedError
 
+    @abstractmethod
     def effect(self, kind: str, *operands: Handle, **attrs: Any) -> None:
         """Append an operation that has no result."""
-        raise NotImplementedError
 
+    @abstractmethod
     def constant_val(self, dtype: DType, value: Number) -> Val:
         """The IR value of a constant, emitted once a block."""
-        raise NotImplementedError
 
     # Operands
 
