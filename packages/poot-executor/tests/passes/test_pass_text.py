@@ -169,6 +169,11 @@ CANONICAL = {
         ),
         ["%3: f32[2] = select(%0, %2, %1)", "output 0: %1", "output 1: %2", "output 2: %2", "output 3: %3"],
     ),
+    "abs of u32": (
+        {"x": t(U32, 2)},
+        lambda b, x: p.abs_(p.neg(x)),
+        ["%1: u32[2] = neg(%0)", "output 0: %1"],
+    ),
     "the sum of one": (
         {"x": t(F32, 2, 1)},
         lambda b, x: p.sum_(x, 1),

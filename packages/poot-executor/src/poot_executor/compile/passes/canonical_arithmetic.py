@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from poot_executor.compile.passes.canonical_rule import Rule
-from poot_executor.dtype import BOOL, DType
+from poot_executor.dtype import BOOL, U32, DType
 from poot_executor.graph.graph import Value
 from poot_executor.graph.rewrite import Call, Rewriter, splat_of
 
@@ -101,9 +101,9 @@ def undo(op: str) -> Rule:
 
 
 def abs_of_sign(rewriter: Rewriter, call: Call) -> Value | Call | None:
-    """abs of abs, and of neg."""
+    """abs of abs, and of neg; abs of u32, where it does nothing and neg wraps."""
     x = call.inputs[0]
-    if rewriter.equation(x, "abs"):
+    if x.dtype is U32 or rewriter.equation(x, "abs"):
         return x
     negated = rewriter.equation(x, "neg")
     return None if negated is None else Call("abs", negated.inputs, call.params)
