@@ -19,7 +19,6 @@ HELD = {
 }  # fmt: skip
 """The kernel dtype that holds an element of a graph dtype."""
 
-_BINARY = {"add": "+", "sub": "-", "mul": "*"}
 _FUNCTIONS = frozenset("exp log sqrt tanh erf sin cos floor round abs".split())
 _COMPARISONS = frozenset("eq ne lt le gt ge".split())
 
@@ -79,12 +78,8 @@ def _number(b: KernelBuilder, op: str, operands: list[Handle]) -> Handle:
         case "pow":
             return b.pow(*operands)
         case "div":
-            return first / operands[1] if first.dtype is DType.F32 else first // operands[1]
-        case "rem":
-            return first % operands[1]
-        case "shl" | "shr":
-            return b.apply(op, *operands)
-        case "add" | "sub" | "mul" | "and" | "or" | "xor":
+            return b.apply(op, *operands)  # not //, which promises that no operand is negative
+        case "rem" | "shl" | "shr" | "add" | "sub" | "mul" | "and" | "or" | "xor":
             return b.apply(op, *operands)
         case _ if op in _FUNCTIONS:
             return getattr(b, op)(first)

@@ -13,10 +13,11 @@ from poot_executor.compile.classify import ELEMENTWISE, REDUCTIONS
 from poot_executor.graph.graph import Equation, Graph, Value
 
 
-def is_local(graph: Graph, value: Value, product: Value, block: int, stored: frozenset[Value]) -> bool:
+def is_local(graph: Graph, value: Value, product: Value, block: int, stride: int, stored: frozenset[Value]) -> bool:
     """Does every element of `value` read `product` only inside the block (of `block` elements) that it belongs to itself?
 
-    Elements belong to blocks by row-major order, value and product having equally many blocks.
+    Elements belong to blocks by row-major order, value and product having equally many blocks. With a `stride` above 1 it must besides
+    read only places of the block that equal its own modulo `stride`.
     """
     count = product.type.count // block
     known: dict[Value, bool] = {}
@@ -29,7 +30,7 @@ def is_local(graph: Graph, value: Value, product: Value, block: int, stored: fro
     def _step(v: Value) -> bool:
         equation = graph.equation(v)
         assert equation is not None
-        if v in stored or not _keeps_blocks(equation, count):
+        if v in stored or not _keeps_blocks(equation, count) or (stride > 1 and not _keeps_places(equation, count, stride)):
             return False
         return all(local(operand) for operand in equation.inputs)
 
@@ -69,6 +70,30 @@ def _keeps_blocks(equation: Equation, count: int) -> bool:
             return params["axis"] >= after and all(_split(v.shape, count) is not None for v in equation.inputs)
         case _ if op in REDUCTIONS:
             return params["axis"] >= before
+    return False
+
+
+def _keeps_places(equation: Equation, count: int, stride: int) -> bool:
+    """Does an operation keep places modulo `stride`, the blocks being the last axis (or a part of it) throughout?"""
+    op, source, output = equation.op, equation.inputs[0], equation.output
+    if op in ELEMENTWISE:
+        return True
+    params = equation.params
+    if op == "reshape":
+        # Only leading axes may change, unless it splits the products into blocks.
+        return source.shape[-1:] == output.shape[-1:] or prod(output.shape[:-1]) == count
+    if any(prod(shape[:-1]) != count or shape[-1] % stride for shape in (*(v.shape for v in equation.inputs), output.shape)):
+        return False
+    last = len(output.shape) - 1
+    match op:
+        case "slice":
+            return params["start"][last] % stride == 0 and params["step"][last] == 1
+        case "concat":
+            return params["axis"] == last
+        case "pad":
+            return params["low"][last] % stride == 0
+        case "broadcast":
+            return source.shape == output.shape
     return False
 
 

@@ -18,7 +18,7 @@ from poot_executor.compile.lower.blocks import block_columns
 from poot_executor.compile.locality import is_local
 from poot_executor.compile.program import Decline
 from poot_executor.compile.region import Projection, Region, Regions, Segment
-from poot_executor.compile.schedule import rows_for_block
+from poot_executor.compile.schedule import contraction_schedule
 from poot_executor.compile.target import Caps
 from poot_executor.graph.graph import Equation, Graph, Value
 from poot_executor.layout import WeightLayout
@@ -52,11 +52,17 @@ class _Fuser:
         for region in self.regions:
             if region.root not in self.taken:
                 self._finish(region)
+        whole: list[Region] = []
         for region in self.regions:
-            if region.kind == "contraction" and region.root not in self.taken and self._single(region):
-                self._add(Segment((self._anchor(region),), region.root, region.root, None, 0), [region])
+            if region.kind == "contraction" and region.root not in self.taken:
+                segment = Segment((self._anchor(region),), region.root, region.root, None, 0)
+                if self._single(region):
+                    self._add(segment, [region])
+                else:
+                    self.taken.add(region.root)
+                    whole.append(self._region(Projection(self._anchor(region).inputs[0], (segment,), None)))
         merged = [self._projection(left, [s for _, s in sorted(found, key=lambda f: f[0])]) for left, found in self.segments.items()]
-        kept = [r for r in self.regions if r.root not in self.taken]
+        kept = [r for r in self.regions if r.root not in self.taken] + whole
         everything = sorted([*kept, *merged], key=lambda r: self.position[r.root])
         return Regions(tuple(everything), frozenset(self.stored), tuple(self.declines))
 
@@ -86,14 +92,14 @@ class _Fuser:
         if len(lefts) != 1 or len(shapes) != 1:
             return
         products = [self._anchor(r).output if r is region else r.root for r in candidates]
-        block = self._block(region, domain, products)
-        if isinstance(block, str):
-            self.declines.append(Decline("projection", self.position[region.root], block))
+        reach = self._reach(region, domain, products, candidates)
+        if isinstance(reach, str):
+            self.declines.append(Decline("projection", self.position[region.root], reach))
             return
         scatter = self._anchor(region) if region.kind == "scatter" else None
         for joined in inner:
             self.stored.discard(joined.root)
-        self._add(Segment(tuple(self._anchor(r) for r in candidates), region.root, domain, scatter, block), [region, *inner])
+        self._add(Segment(tuple(self._anchor(r) for r in candidates), region.root, domain, scatter, *reach), [region, *inner])
 
     def _domain(self, region: Region) -> Value:
         return self._anchor(region).inputs[2] if region.kind == "scatter" and self._anchor(region).op == "scatter_update" else region.root
@@ -111,26 +117,44 @@ class _Fuser:
         layout = self.layouts[weight]
         return (layout.rows, layout.columns, block_columns(layout))
 
-    def _block(self, region: Region, domain: Value, products: Sequence[Value]) -> int | str:
-        """How far the epilogue looks, or why it does not fit."""
+    def _reach(
+        self, region: Region, domain: Value, products: Sequence[Value], candidates: Sequence[Region]
+    ) -> tuple[int, int] | str:  # fmt: skip
+        """The block and stride within which the epilogue looks, or why it does not fit."""
         stored = frozenset(self.stored - set(products) - {region.root})
-        count, columns = products[0].type.count, products[0].shape[-1]
-        if domain.type.count != count:
+        columns = products[0].shape[-1]
+        if domain.type.count != products[0].type.count:
             return "its elements do not correspond to the products"
         if region.kind == "scatter" and self._anchor(region).op != "scatter_update":
             return "only row scatters join a contraction"
-        for block in dict.fromkeys((1, domain.shape[-1])):
-            if columns % block == 0 and all(is_local(self.graph, domain, p, block, stored) for p in products):
-                plain = block == 1 and region.kind != "scatter" and region.root.dtype.size == 4
-                return 0 if plain else self._covering(block, columns, region)
+        per_word = 4 // min(region.root.dtype.size, 4)
+        for block, stride in self._reaches(domain, columns):
+            if not all(is_local(self.graph, domain, p, block, stride, stored) for p in products):
+                continue
+            if block == 1 and region.kind != "scatter" and per_word == 1:
+                return (0, 1)
+            if stride > 1 and per_word > 1:
+                continue
+            whole = max(block, per_word)
+            if columns % whole == 0 and self._has_schedule(candidates, whole, stride):
+                return (whole, stride)
+            return f"a group has no whole blocks of {whole} columns"
         return "it looks beyond the products of one block"
 
-    def _covering(self, block: int, columns: int, region: Region) -> int | str:
-        per_word = 4 // min(region.root.dtype.size, 4)
-        block = max(block, per_word)
-        if columns % block or rows_for_block(block, self.caps) is None:
-            return f"a group has no whole blocks of {block} columns"
-        return block
+    def _reaches(self, domain: Value, columns: int) -> list[tuple[int, int]]:
+        """Blocks to try, smallest reach first: one place, pairs of one place in the two halves of the last axis, the last axis."""
+        last = domain.shape[-1]
+        found = [(1, 1)]
+        if columns % last == 0:
+            found += [(last, last // 2)] if last % 2 == 0 and last > 2 else []
+            found += [(last, 1)]
+        return found
+
+    def _has_schedule(self, candidates: Sequence[Region], block: int, stride: int) -> bool:
+        rows, depth, columns = self._weight_shape(candidates[0])
+        return contraction_schedule(
+            rows, depth // columns, candidates[0].root.shape[0], self.caps, anchors=len(candidates), block=block, stride=stride
+        ) is not None  # fmt: skip
 
     def _add(self, segment: Segment, regions: Sequence[Region]) -> None:
         left = segment.anchors[0].inputs[0]
@@ -143,8 +167,12 @@ class _Fuser:
         if prologue is not None:
             self.taken.add(prologue.root)
             self.stored.discard(prologue.root)
-        projection = Projection(segments[0].anchors[0].inputs[0], tuple(segments), prologue)
-        return Region("projection", segments[0].root, None, (), None, projection)
+        return self._region(Projection(segments[0].anchors[0].inputs[0], tuple(segments), prologue))
+
+    def _region(self, projection: Projection) -> Region:
+        first = projection.segments[0]
+        alone = len(projection.segments) == 1 and projection.prologue is None and len(first.anchors) == 1 and first.block == 0
+        return Region("contraction" if alone else "projection", first.root, None, (), None, projection)
 
     def _prologue(self, left: Value) -> Region | None:
         source = self._source(left)

@@ -33,7 +33,8 @@ class Segment:
 
     `anchors` are the matmuls. `domain` is the value that the epilogue computes element for element, in the row-major order of the
     products: the root itself, or the updates of the scatter that is the root. `block` is how far an element's epilogue looks: at
-    products of the same aligned run of `block` columns, or for 0 at its own place alone.
+    products of the same aligned run of `block` columns, or for 0 at its own place alone. Of the run it looks only at places equal modulo
+    `stride` (1: all of them), as a rotation of halves does.
     """
 
     anchors: tuple[Equation, ...]
@@ -41,6 +42,7 @@ class Segment:
     domain: Value
     scatter: Equation | None
     block: int
+    stride: int = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)

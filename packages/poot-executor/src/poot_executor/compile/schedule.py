@@ -1,4 +1,4 @@
-"""Schedules as data: how many threads, rows and tokens a template takes, from the shape and the target's `Caps`."""
+"""Schedules as data: how many threads, rows, lanes and tokens a contraction takes, from its shape and the target's `Caps`."""
 
 from __future__ import annotations
 
@@ -6,52 +6,74 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from poot_executor.compile.target import Caps
-from poot_executor.layout import WeightLayout
+
+ROWS_MOST = 4
+"""Weight rows a thread."""
+TILE_MOST = 8
+"""Activation rows whose sums fit a thread's registers beside a block of weights."""
+GROUPS_LEAST = 4
+"""Groups that should remain when a thread takes twice the rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContractionSchedule:
-    """`threads` a group, `rows` weight rows a thread, `tile` activation rows a thread."""
+    """`threads` a group; `lanes` of them share a weight row's depth (1: a thread has rows of its own); `rows` weight rows a thread;
+    `tile` activation rows a thread."""
 
     threads: int
+    lanes: int
     rows: int
     tile: int
+
+    @property
+    def columns(self) -> int:
+        """Products of one token that a group has."""
+        return self.threads // self.lanes * self.rows
 
     def describe(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def rows_for_block(block: int, caps: Caps) -> int | None:
-    """The fewest weight rows a thread with which a group has whole blocks of columns; None where none of the schedule's do."""
-    return next((r for r in range(1, ROWS_MOST + 1) if caps.group_threads * r % max(block, 1) == 0), None)
+def lane_count(units: int, caps: Caps) -> int:
+    """How many threads share a row of `units` blocks.
 
-
-def projection_schedule(rows: int, anchors: int, block: int, count: int, caps: Caps) -> ContractionSchedule:
-    """The heuristic pick for one segment of `rows` weight rows, `anchors` weights side by side, whole blocks of `block` columns a group."""
-    tile = min(count, TILE_MOST)
-    most = max(1, (ROWS_MOST if tile <= 2 else 2) // anchors)
-    per_thread = rows_for_block(block, caps) or 1
-    while per_thread * 2 <= most and rows >= caps.group_threads * per_thread * 2 * GROUPS_LEAST:
-        per_thread *= 2
-    return ContractionSchedule(caps.group_threads, per_thread, tile)
-
-
-ROWS_MOST = 4
-GROUPS_LEAST = 4
-"""Groups that should remain when a thread takes twice the rows."""
-TILE_MOST = 8
-"""Activation rows whose sums fit a thread's registers beside a block of weights."""
-
-
-def contraction_schedule(layout: WeightLayout, count: int, caps: Caps) -> ContractionSchedule:
-    """The heuristic pick for a weight and `count` activation rows.
-
-    More tokens a thread reuse a decoded weight; more rows a thread reuse an activation, as long as the groups that remain
-    still fill the device.
+    With rows interleaved in tiles a thread has rows of its own: neighbouring threads then read neighbouring words. With plain rows the
+    lanes of a subgroup read one row's neighbouring vectors, and several subgroups share a long row.
     """
-    threads = min(caps.group_threads, max(layout.tile_rows, 8))
+    width = caps.subgroup_width
+    if caps.tile_rows > 1 or width is None or "subgroup" not in caps.features:
+        return 1
+    lanes = width
+    while lanes * 2 <= caps.group_threads and units > lanes * 4:
+        lanes *= 2
+    return lanes
+
+
+def fits_block(columns: int, block: int, stride: int) -> bool:
+    """Can a group of `columns` products finish epilogues that look at `block` columns, at equal places modulo `stride`?"""
+    if block < 2 or columns % block == 0:
+        return True
+    pieces = block // stride
+    return columns % pieces == 0 and stride % (columns // pieces) == 0
+
+
+def contraction_schedule(
+    rows: int, units: int, count: int, caps: Caps, *, anchors: int = 1, block: int = 0, stride: int = 1
+) -> ContractionSchedule | None:  # fmt: skip
+    """The heuristic pick for `rows` weight rows of `units` blocks, `anchors` weights side by side, `count` activation rows.
+
+    More tokens a thread reuse a decoded weight; more rows a thread reuse an activation, as long as the groups that remain still fill the
+    device. None where no group has what an epilogue over `block` columns looks at.
+    """
+    lanes = lane_count(units, caps)
+    slots = caps.group_threads // lanes
     tile = min(count, TILE_MOST)
-    rows = 1 if tile > 2 else 4
-    while rows > 1 and layout.rows < threads * rows * 8:
-        rows //= 2
-    return ContractionSchedule(threads, rows, tile)
+    fitting = [r for r in range(1, ROWS_MOST + 1) if fits_block(slots * r, block, stride)]
+    if not fitting:
+        return None
+    most = max(1, (ROWS_MOST if tile <= 2 else 2) // anchors)
+    wide = 2 if lanes > 1 else 1  # Two rows a lane keep enough bytes in flight.
+    pick = next((r for r in fitting if r >= wide), fitting[-1])
+    while pick * 2 <= most and pick * 2 in fitting and rows >= slots * pick * 2 * GROUPS_LEAST and lanes == 1:
+        pick *= 2
+    return ContractionSchedule(caps.group_threads, lanes, pick, tile)

@@ -1,6 +1,6 @@
 """How a contraction reads its activations: a block of columns of one row at a time, every thread of a group the same ones.
 
-Where the activations are stored as f32, a block is read as vectors of four. On a target whose subgroups are so narrow that one vector a
+A block is read, or computed, as vectors of four where it can be. On a target whose subgroups are so narrow that one vector a
 lane covers a block, each lane reads one and the subgroup passes them round: a load costs such a target (a CPU that poses as a GPU) many
 times what a shuffle does. Anything else is computed element by element.
 """
@@ -19,12 +19,14 @@ Column = Callable[[int], Handle]
 Read = Callable[[Handle, Handle], Column]
 
 
-def activation_blocks(frame: Frame, left: Value, columns: int, threads: int) -> Read:
-    """read(row, first)(column) is the activation [row, first + column]; call read once a block, in uniform control flow."""
-    if passes_round(frame.caps, columns, threads) and left.shape[-1] % 4 == 0:
+def activation_blocks(frame: Frame, left: Value, columns: int, threads: int, *, uniform: bool) -> Read:
+    """read(row, first)(column) is the activation [row, first + column]; call read once a block.
+
+    `uniform` says that the threads of a group read the same block at the same time, in uniform control flow.
+    """
+    if uniform and passes_round(frame.caps, columns, threads) and left.shape[-1] % 4 == 0:
         return lambda row, first: _passed_round(frame, left, row, first)
-    stored = left in frame.scene.stored and frame.scene.splat(left) is None and left.dtype is DType.F32
-    if stored and left.shape[-1] % 4 == 0 and columns % 4 == 0:
+    if left.shape[-1] % 4 == 0 and columns % 4 == 0:
         return lambda row, first: _vectors(frame, left, row, first)
     return lambda row, first: lambda column: frame.element(left, (row, first + column))
 
@@ -49,6 +51,7 @@ def _vectors(frame: Frame, left: Value, row: Handle, first: Handle) -> Column:
     def column(place: int) -> Handle:
         if place // 4 not in known:
             known[place // 4] = frame.emission.vector(left, (row, first + place // 4 * 4), 1)
-        return known[place // 4][place % 4]
+        loaded = known[place // 4]
+        return loaded if loaded.width == 1 else loaded[place % 4]
 
     return column

@@ -17,8 +17,9 @@ from poot_executor.kernel.handle import Handle
 from poot_executor.kernel.packing import from_bf16
 from poot_executor.layout import Part, WeightLayout
 
-DENSE_BLOCKS = (32, 8, 4, 2, 1)
-"""Columns that a contraction takes at a time from a format that has no blocks of its own: the first that divides the depth."""
+DENSE_BLOCKS = (32, 16, 8, 4, 2, 1)
+"""Columns that a contraction takes at a time from a format that has no blocks of its own: the first that divides the depth, and with
+plain rows, whose lanes take neighbouring vectors, one vector's."""
 
 
 def block_columns(layout: WeightLayout) -> int:
@@ -26,6 +27,8 @@ def block_columns(layout: WeightLayout) -> int:
     if layout.format.is_packed:
         return layout.format.columns
     fits = layout.plane("value").vector * 4 // layout.format.nbytes
+    if layout.tile_rows == 1:
+        return fits
     return next(c for c in DENSE_BLOCKS if layout.columns % c == 0 and c % fits == 0)
 
 

@@ -15,16 +15,18 @@ Totals = list[list[Var]]
 
 
 def accumulate(
-    b: KernelBuilder, readers: Sequence[BlockReader], reads: Sequence[Callable[[Handle], Column]], rows: Sequence[Handle], depth: int
+    b: KernelBuilder, readers: Sequence[BlockReader], reads: Sequence[Callable[[Handle], Column]], rows: Sequence[Handle], depth: int,
+    lanes: int,
 ) -> list[Totals]:  # fmt: skip
-    """For each weight, Σₖ x[token, k] · w[row, k] for each token and row, in ascending blocks.
+    """For each weight, Σₖ x[token, k] · w[row, k] for each token and row, in ascending blocks: every `lanes`-th block from the thread's own.
 
     The weights (equally many columns a block) are read at the same rows; `reads[token](first)` gives that token's block of activations.
     Rows beyond a weight lie in its padding to whole tiles, or past it, where robust access reads some word: do not store them.
     """
     totals = [[[b.var(0.0, DType.F32, name="total") for _ in rows] for _ in reads] for _ in readers]
     columns = readers[0].columns
-    with b.range(0, depth // columns, name="block") as block:
+    start = b.thread_id() % lanes if lanes > 1 else b.const(0, DType.I32)
+    with b.range(start, depth // columns, lanes, name="block") as block:
         words = [[reader.words(row, block) for row in rows] for reader in readers]
         activations = [read(block * columns) for read in reads]
         sums = [_Block(reader, words[w]) for w, reader in enumerate(readers)]
@@ -38,6 +40,18 @@ def accumulate(
         for part, total in zip(sums, totals, strict=True):
             part.finish(b, block, rows, plain, total)
     return totals
+
+
+def sum_lanes(b: KernelBuilder, totals: list[Totals], lanes: int, width: int) -> int:
+    """Sum each total over the lanes of a row that lie in one subgroup. Gives how many partial sums a row is left with."""
+    for total in (var for weight in totals for token in weight for var in token):
+        value = total.get()
+        mask = min(lanes, width) // 2
+        while mask:
+            value = value + b.subgroup_shuffle_xor(value, mask)
+            mask //= 2
+        total.set(value)
+    return max(1, lanes // width)
 
 
 class _Block:

@@ -1,8 +1,9 @@
-"""Projections: several weights over one input in one dispatch, the norm before it and what follows each of them inside.
+"""Contractions with weights: y[m, n] = Σₖ x[m, k] · w[n, k], each weight read once, in its stored precision.
 
-The grid's first axis runs over the segments one after another, the second over tiles of tokens. Every group norms its tokens for
-itself, which costs less than a dispatch. A segment whose epilogue looks at neighbouring products (a rotation, a head's norm) passes them
-through shared memory; one that looks at its own place alone stores straight from registers.
+One dispatch takes several weights over one input, the norm before it and what follows each of them inside (a *projection*; with one
+weight and nothing around it, a *contraction*). The grid's first axis runs over the segments one after another, the second over tiles of
+tokens. Every group norms its tokens for itself, which costs less than a dispatch. Products that an epilogue looks at together, and
+sums that several subgroups share, pass through shared memory; otherwise a thread stores straight from its registers.
 """
 
 from __future__ import annotations
@@ -10,94 +11,132 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from poot_executor.compile.classify import weight_of
-from poot_executor.compile.expression import Index, Scene, unravel
+from poot_executor.compile.expression import Scene, unravel
 from poot_executor.compile.lower.activations import Column, activation_blocks
 from poot_executor.compile.lower.blocks import BlockReader
 from poot_executor.compile.lower.draft import PER_WORD, Draft, Frame, pack_word
-from poot_executor.compile.lower.products import Totals, accumulate
+from poot_executor.compile.lower.products import Totals, accumulate, sum_lanes
+from poot_executor.compile.lower.row_map import RowMap
 from poot_executor.compile.lower.rows import row_totals
 from poot_executor.compile.lower.scatter import scatter_word
 from poot_executor.compile.region import Projection, Region, Segment
-from poot_executor.compile.schedule import ContractionSchedule, projection_schedule
+from poot_executor.compile.schedule import ContractionSchedule, contraction_schedule
 from poot_executor.compile.target import Caps
 from poot_executor.dtype import DType
 from poot_executor.errors import Unsupported
-from poot_executor.graph.graph import Value
+from poot_executor.graph.graph import Equation, Value
 from poot_executor.kernel.buffers import BufferRef, SharedRef
 from poot_executor.kernel.handle import Handle
+from poot_executor.layout import Part, WeightLayout
 
 
-def lower_projection(scene: Scene, region: Region, caps: Caps) -> Draft:
-    """Every segment's products and epilogues. Raises Unsupported by region where shared memory or the grid is too small."""
+def lower_projection(scene: Scene, region: Region, caps: Caps) -> list[Draft]:
+    """Every segment's products and epilogues: one dispatch, or one a part of a weight over the binding limit.
+
+    Raises Unsupported by region where shared memory or the grid is too small.
+    """
     projection = region.projection
     assert projection is not None
     hidden = {a.output for s in projection.segments for a in s.anchors} | set(region.roots)
-    frame = Frame(Scene(scene.graph, scene.stored - hidden, scene.layouts), caps, region.kind, caps.group_threads)
-    return _Template(frame, projection).emit()
+    inner = Scene(scene.graph, scene.stored - hidden, scene.layouts)
+    first = layout_of(scene, projection.segments[0].anchors[0])
+    return [_Template(Frame(inner, caps, region.kind, caps.group_threads), projection, part).emit() for part in range(len(first.parts))]
+
+
+def layout_of(scene: Scene, anchor: Equation) -> WeightLayout:
+    """The layout of the weight that a matmul multiplies by."""
+    weight = weight_of(scene.graph, anchor)
+    assert weight is not None
+    return scene.layouts[weight]
 
 
 class _Template:
-    def __init__(self, frame: Frame, projection: Projection) -> None:
-        self.frame, self.b, self.projection = frame, frame.b, projection
+    """One kernel's pieces, in the order in which they run."""
+
+    def __init__(self, frame: Frame, projection: Projection, part: int) -> None:
+        self.frame, self.b, self.projection, self.part = frame, frame.b, projection, part
         self.count, self.depth = projection.left.shape
         self.threads = frame.caps.group_threads
-        self.schedules = [self._schedule(s) for s in projection.segments]
+        self.readers = [[self._reader(a) for a in s.anchors] for s in projection.segments]
+        self.schedules = [self._schedule(s, r) for s, r in zip(projection.segments, self.readers, strict=True)]
+        self.maps = [RowMap(p.columns, s.block, s.stride) for s, p in zip(projection.segments, self.schedules, strict=True)]
         self.tile = self.schedules[0].tile
-        self.across = [-(-self._rows(s) // (self.threads * p.rows)) for s, p in zip(projection.segments, self.schedules, strict=True)]
+        self.width = frame.caps.subgroup_width or 1
 
-    def _rows(self, segment: Segment) -> int:
-        return segment.anchors[0].output.shape[-1]
+    def _reader(self, anchor: Equation) -> BlockReader:
+        layout = layout_of(self.frame.scene, anchor)
+        weight = weight_of(self.frame.scene.graph, anchor)
+        assert weight is not None
+        wide, narrow = (self.frame.weight_part(weight, self.part) for _ in range(2))
+        return BlockReader(self.b, wide, narrow, layout, layout.parts[self.part])
 
-    def _schedule(self, segment: Segment) -> ContractionSchedule:
-        return projection_schedule(self._rows(segment), len(segment.anchors), segment.block, self.count, self.frame.caps)
+    def _schedule(self, segment: Segment, readers: list[BlockReader]) -> ContractionSchedule:
+        units = self.depth // readers[0].columns
+        schedule = contraction_schedule(
+            readers[0].part.rows, units, self.count, self.frame.caps, anchors=len(readers), block=segment.block, stride=segment.stride
+        )
+        if schedule is None:
+            raise Unsupported(f"projection {segment.root}", f"no group has whole blocks of {segment.block} columns")
+        return schedule
 
     def emit(self) -> Draft:
         frame, b, projection = self.frame, self.b, self.projection
-        groups = (sum(self.across), -(-self.count // self.tile), 1)
+        self._declare()
+        outs = [frame.write(s.root, separate=True) for s in projection.segments]
+        results = self._results()
+        across = [m.groups(r[0].part.rows) for m, r in zip(self.maps, self.readers, strict=True)]
+        groups = (sum(across), -(-self.count // self.tile), 1)
         if groups[0] > frame.caps.max_groups[0] or groups[1] > frame.caps.max_groups[1]:
             raise Unsupported(f"projection of {projection.left.type}", f"a grid of {groups} is over the target's {frame.caps.max_groups}")
-        readers = [[self._reader(a) for a in s.anchors] for s in projection.segments]
-        supplied = [e.output for e in projection.prologue.reductions] if projection.prologue is not None else []
-        for reduction in projection.prologue.reductions if projection.prologue is not None else ():
-            frame.read(reduction.inputs[0], supplied=supplied)
-        frame.read(projection.left, supplied=supplied)
+        tokens = [b.group_id(1) * self.tile + m for m in range(self.tile)]
+        if self.count % self.tile:
+            tokens = [b.min(token, self.count - 1) for token in tokens]
+        reads = self._reads(tokens)
+        start = 0
+        for s, segment in enumerate(projection.segments):
+            group = b.group_id(0) - start
+            with b.if_((b.group_id(0) >= start) & (group < across[s])):
+                self._segment(s, segment, outs[s], group, tokens, reads, results)
+            start += across[s]
+        return frame.draft(
+            groups, frame.nbytes(), threads=self.threads, lanes=self.schedules[0].lanes, tile=self.tile,
+            rows=[p.rows for p in self.schedules], weights=[len(s.anchors) for s in projection.segments],
+            prologue=projection.prologue is not None, part=self.part,
+        )  # fmt: skip
+
+    def _declare(self) -> None:
+        """Parameters for what prologue, input and epilogues read."""
+        frame, projection = self.frame, self.projection
+        reductions = projection.prologue.reductions if projection.prologue is not None else ()
+        totals = [e.output for e in reductions]
+        frame.read(*(e.inputs[0] for e in reductions), projection.left, supplied=totals)
         for segment in projection.segments:
             products = [a.output for a in segment.anchors]
             if segment.domain not in products:
                 frame.read(segment.domain, supplied=products)
             if segment.scatter is not None:
                 frame.read(segment.scatter.inputs[1])
-        outs = [frame.write(s.root, separate=True) for s in projection.segments]
-        held = [self.tile * self.threads * p.rows * len(s.anchors) for s, p in zip(projection.segments, self.schedules, strict=True) if s.block]
-        shared_bytes = 4 * max(held, default=0)
-        if shared_bytes + 4 * self.threads > frame.caps.max_shared_bytes:
-            raise Unsupported(f"projection of {projection.left.type}", f"it needs {shared_bytes:,} bytes of shared memory")
-        results = b.shared("results", DType.F32, max(held)) if held else None
-        tokens = [b.group_id(1) * self.tile + m for m in range(self.tile)]
-        if self.count % self.tile:
-            tokens = [b.min(token, self.count - 1) for token in tokens]
-        reads = self._reads(tokens, readers[0][0].columns)
-        start = 0
-        for s, segment in enumerate(projection.segments):
-            group = b.group_id(0) - start
-            with b.if_((b.group_id(0) >= start) & (group < self.across[s])):
-                self._segment(segment, self.schedules[s], readers[s], outs[s], group, tokens, reads, results)
-            start += self.across[s]
-        return frame.draft(
-            groups, frame.nbytes(), threads=self.threads, tile=self.tile, rows=[p.rows for p in self.schedules],
-            weights=[len(s.anchors) for s in projection.segments], prologue=projection.prologue is not None,
-        )  # fmt: skip
 
-    def _reader(self, anchor) -> BlockReader:  # noqa: ANN001
-        weight = weight_of(self.frame.scene.graph, anchor)
-        assert weight is not None
-        layout = self.frame.scene.layouts[weight]
-        return BlockReader(self.b, self.frame.weight_part(weight, 0), self.frame.weight_part(weight, 0), layout, layout.parts[0])
+    def _results(self) -> SharedRef | None:
+        """Shared memory for products, as much as the greediest segment needs."""
+        held = [
+            self.tile * p.columns * len(s.anchors) * max(1, p.lanes // self.width)
+            for s, p in zip(self.projection.segments, self.schedules, strict=True)
+            if self._shares(s, p)
+        ]
+        most = 4 * max(held, default=0)
+        if most + 4 * self.threads > self.frame.caps.max_shared_bytes:
+            raise Unsupported(f"projection of {self.projection.left.type}", f"it needs {most:,} bytes of shared memory")
+        return self.b.shared("results", DType.F32, max(held)) if held else None
 
-    def _reads(self, tokens: list[Handle], columns: int) -> list[Callable[[Handle], Column]]:
+    def _shares(self, segment: Segment, schedule: ContractionSchedule) -> bool:
+        return segment.block > 0 or schedule.lanes > 1
+
+    def _reads(self, tokens: list[Handle]) -> list[Callable[[Handle], Column]]:
         """Each token's blocks of activations, normed by totals that the group computes first."""
         frame, projection = self.frame, self.projection
-        read = activation_blocks(frame, projection.left, columns, self.threads)
+        uniform = all(p.lanes == 1 for p in self.schedules)
+        read = activation_blocks(frame, projection.left, self.readers[0][0].columns, self.threads, uniform=uniform)
         prologue = projection.prologue
         if prologue is None:
             return [lambda first, token=token: read(token, first) for token in tokens]
@@ -114,65 +153,94 @@ class _Template:
         return [normed(m) for m in range(len(tokens))]
 
     def _segment(
-        self, segment: Segment, schedule: ContractionSchedule, readers: list[BlockReader], out: BufferRef, group: Handle,
-        tokens: list[Handle], reads: list[Callable[[Handle], Column]], results: SharedRef | None,
+        self, s: int, segment: Segment, out: BufferRef, group: Handle, tokens: list[Handle], reads: list[Callable[[Handle], Column]],
+        results: SharedRef | None,
     ) -> None:  # fmt: skip
-        b = self.b
-        base = group * (self.threads * schedule.rows)
-        rows = [base + (b.thread_id() + j * self.threads) for j in range(schedule.rows)]
-        totals = accumulate(b, readers, reads, rows, self.depth)
-        if segment.block == 0:
-            self._store(segment, out, tokens, rows, totals)
-        else:
-            assert results is not None
-            self._through_shared(segment, schedule, out, base, tokens, totals, results)
+        b, schedule, rows_of = self.b, self.schedules[s], self.maps[s]
+        slot = b.thread_id() // schedule.lanes if schedule.lanes > 1 else b.thread_id()
+        slots = self.threads // schedule.lanes
+        places = [slot + j * slots for j in range(schedule.rows)]
+        rows = [rows_of.row(group, place) for place in places]
+        totals = accumulate(b, self.readers[s], reads, rows, self.depth, schedule.lanes)
+        part = self.readers[s][0].part
+        if not self._shares(segment, schedule):
+            self._store(segment, out, tokens, rows, totals, part)
+            return
+        assert results is not None
+        partials = sum_lanes(b, totals, schedule.lanes, self.width) if schedule.lanes > 1 else 1
+        self._share(schedule, places, totals, results, partials)
+        b.barrier()
+        self._finish(segment, rows_of, out, group, results, partials, part)
 
-    def _store(self, segment: Segment, out: BufferRef, tokens: list[Handle], rows: list[Handle], totals: list[Totals]) -> None:
+    def _store(
+        self, segment: Segment, out: BufferRef, tokens: list[Handle], rows: list[Handle], totals: list[Totals], part: Part
+    ) -> None:  # fmt: skip
+        """Straight from registers: an epilogue that looks at its own place alone."""
         frame, b = self.frame, self.b
-        width = self._rows(segment)
         for j, row in enumerate(rows):
-            with b.if_(row < width):
+            with b.if_(row < part.rows):
                 for m, token in enumerate(tokens):
                     for anchor, total in zip(segment.anchors, totals, strict=True):
                         frame.supply(anchor.output, lambda _index, value=total[m][j]: value.get())
-                    place = token * width + row
-                    index = (token, row) if len(segment.root.shape) == 2 and segment.root.shape[-1] == width else None
-                    out[place] = frame.element(segment.root, index or unravel(b, place, segment.root.shape))
+                    self._store_element(segment, out, token, row + part.first)
 
-    def _through_shared(
-        self, segment: Segment, schedule: ContractionSchedule, out: BufferRef, base: Handle, tokens: list[Handle],
-        totals: list[Totals], results: SharedRef,
+    def _store_element(self, segment: Segment, out: BufferRef, token: Handle, row: Handle) -> None:
+        width = segment.anchors[0].output.shape[-1]
+        place = token * width + row
+        plain = segment.root.shape == segment.anchors[0].output.shape
+        index = (token, row) if plain else unravel(self.b, place, segment.root.shape)
+        out[place] = self.frame.element(segment.root, index)
+
+    def _share(
+        self, schedule: ContractionSchedule, places: list[Handle], totals: list[Totals], results: SharedRef, partials: int
     ) -> None:  # fmt: skip
+        """results[partial, weight, token, place] from one lane of each subgroup (or from every thread, where each has its own rows)."""
         b = self.b
-        columns = self.threads * schedule.rows
-        for w, total in enumerate(totals):
-            for m in range(len(tokens)):
-                for j in range(schedule.rows):
-                    results[b.thread_id() + ((w * self.tile + m) * columns + j * self.threads)] = total[m][j].get()
-        b.barrier()
-        width = self._rows(segment)
-        per_word = PER_WORD.get(segment.root.dtype, 1)
-        for m, token in enumerate(tokens):
-            for w, anchor in enumerate(segment.anchors):
-                at = (w * self.tile + m) * columns
-                self.frame.supply(anchor.output, lambda index, at=at: results[index[1] - base + at])
-            with b.range(b.thread_id(), columns // per_word, self.threads, name="word") as word:
-                first = base + word * per_word
-                with b.if_(first < width):
-                    self._store_word(segment, out, (token * width + first) // per_word if per_word > 1 else token * width + first)
+        lane = b.thread_id() % min(schedule.lanes, self.width) if schedule.lanes > 1 else b.const(0, DType.I32)
+        partial = b.thread_id() % schedule.lanes // self.width if partials > 1 else b.const(0, DType.I32)
+        size = len(totals) * self.tile * schedule.columns
+        with b.if_(lane == 0):
+            for w, total in enumerate(totals):
+                for m in range(self.tile):
+                    for j, place in enumerate(places):
+                        results[partial * size + (place + (w * self.tile + m) * schedule.columns)] = total[m][j].get()
 
-    def _store_word(self, segment: Segment, out: BufferRef, word: Handle) -> None:
-        frame, b, root = self.frame, self.b, segment.root
+    def _finish(
+        self, segment: Segment, rows_of: RowMap, out: BufferRef, group: Handle, results: SharedRef, partials: int, part: Part
+    ) -> None:  # fmt: skip
+        """Each thread finishes words of the group's products, read from shared memory wherever the epilogue asks."""
+        frame, b = self.frame, self.b
+        per_word = PER_WORD.get(segment.root.dtype, 1)
+        columns, size = rows_of.columns, len(segment.anchors) * self.tile * rows_of.columns
+        words = columns // per_word
+        with b.range(b.thread_id(), self.tile * words, self.threads, name="word") as word:
+            m, place = (word // words, word % words) if self.tile > 1 else (b.const(0, DType.I32), word)
+            token = b.group_id(1) * self.tile + m
+            row = rows_of.row(group, place * per_word)
+            with b.if_((token < self.count) & (row < part.rows)):
+                for w, anchor in enumerate(segment.anchors):
+                    base = m * columns + w * self.tile * columns
+
+                    def product(index: tuple[Handle, ...], base: Handle = base) -> Handle:
+                        at = base + rows_of.local(group, index[1] - part.first)
+                        total = results[at]
+                        for p in range(1, partials):
+                            total = total + results[at + p * size]
+                        return total
+
+                    frame.supply(anchor.output, product)
+                self._store_word(segment, out, token, row + part.first, per_word)
+
+    def _store_word(self, segment: Segment, out: BufferRef, token: Handle, row: Handle, per_word: int) -> None:
+        b, root = self.b, segment.root
+        width = segment.anchors[0].output.shape[-1]
         if segment.scatter is not None:
-            scatter_word(frame, segment.scatter, out, word)
-            return
-        per_word = PER_WORD.get(root.dtype, 1)
-        parts = [self._element(root, word * per_word + i) for i in range(per_word)]
-        if per_word == 1:
-            out[word] = parts[0]
+            scatter_word(self.frame, segment.scatter, out, token * (width // per_word) + row // per_word)
+        elif per_word == 1:
+            self._store_element(segment, out, token, row)
         else:
-            out.store_word(word, pack_word(b, root.dtype, parts))
+            parts = [self._element(root, token * width + row + i) for i in range(per_word)]
+            out.store_word(token * (width // per_word) + row // per_word, pack_word(b, root.dtype, parts))
 
     def _element(self, value: Value, place: Handle) -> Handle:
-        index: Index = unravel(self.b, place, value.shape)
-        return self.frame.element(value, index)
+        return self.frame.element(value, unravel(self.b, place, value.shape))

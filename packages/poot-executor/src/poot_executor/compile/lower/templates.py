@@ -5,7 +5,6 @@ from __future__ import annotations
 from poot_executor.compile.expression import Scene
 from poot_executor.compile.lower.attention import lower_attention
 from poot_executor.compile.lower.batched import lower_batched
-from poot_executor.compile.lower.contraction import lower_contraction
 from poot_executor.compile.lower.draft import Draft
 from poot_executor.compile.lower.pointwise import lower_pointwise
 from poot_executor.compile.lower.projection import lower_projection
@@ -19,12 +18,12 @@ from poot_executor.compile.target import Caps
 TEMPLATES = {
     "pointwise": lower_pointwise, "gather": lower_pointwise, "row_reduction": lower_rows, "batched_contraction": lower_batched,
     "indexed_contraction": lower_batched, "scatter": lower_scatter, "update_slice": lower_scatter, "argmax": lower_argmax,
-    "attention": lower_attention, "projection": lower_projection, "top_k": lower_top_k, "random_bits": lower_random, "sample": lower_sample,
+    "attention": lower_attention, "top_k": lower_top_k, "random_bits": lower_random, "sample": lower_sample,
 }  # fmt: skip
 
 
 def lower_region(scene: Scene, region: Region, caps: Caps) -> list[Draft]:
     """The dispatches of a region, in order. Raises Unsupported naming what is missing."""
-    if region.kind == "contraction":
-        return lower_contraction(scene, region, caps)
+    if region.projection is not None:
+        return lower_projection(scene, region, caps)
     return [TEMPLATES[region.kind](scene, region, caps)]
