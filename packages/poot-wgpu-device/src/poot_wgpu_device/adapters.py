@@ -7,6 +7,7 @@ from typing import Any
 
 from poot_wgpu_device.caps import WANTED, Adapter
 from poot_wgpu_device.native import Handle, feature_number, text_of
+from poot_wgpu_device.structs import array, struct
 from wgpu.backends.wgpu_native import ffi, lib
 
 _BACKENDS = {
@@ -34,18 +35,18 @@ class Instance:
     """The library's adapters, in its order. Close it when the device is open: a device keeps what it needs."""
 
     def __init__(self) -> None:
-        extras = ffi.new("WGPUInstanceExtras *")
+        extras = struct("WGPUInstanceExtras")
         extras.chain.sType = lib.WGPUSType_InstanceExtras
         extras.backends = _NO_OPENGL
-        descriptor = ffi.new("WGPUInstanceDescriptor *")
+        descriptor = struct("WGPUInstanceDescriptor")
         descriptor.nextInChain = ffi.addressof(extras, "chain")
         self._instance = lib.wgpuCreateInstance(descriptor)
         count = lib.wgpuInstanceEnumerateAdapters(self._instance, ffi.NULL, ffi.NULL)
         self.handles: tuple[Handle, ...] = ()
         if count:
-            array = ffi.new("WGPUAdapter[]", count)
-            lib.wgpuInstanceEnumerateAdapters(self._instance, ffi.NULL, array)
-            self.handles = tuple(array)
+            found = array("WGPUAdapter", count)
+            lib.wgpuInstanceEnumerateAdapters(self._instance, ffi.NULL, found)
+            self.handles = tuple(found)
         self.adapters = tuple(_describe(handle) for handle in self.handles)
 
     def close(self) -> None:
@@ -62,9 +63,9 @@ class Instance:
 
 
 def _describe(handle: Handle) -> Adapter:
-    info: Any = ffi.new("WGPUAdapterInfo *")
+    info: Any = struct("WGPUAdapterInfo")
     lib.wgpuAdapterGetInfo(handle, info)
-    limits: Any = ffi.new("WGPULimits *")
+    limits: Any = struct("WGPULimits")
     lib.wgpuAdapterGetLimits(handle, limits)
     backends = {getattr(lib, constant): name for constant, name in _BACKENDS.items()}
     adapter = Adapter(

@@ -19,6 +19,7 @@ from typing import Any
 
 from poot_executor.errors import DeviceLost, DeviceNotFound
 from poot_wgpu_device.errors import WgpuError
+from poot_wgpu_device.structs import array, callback, struct, view
 from wgpu.backends.wgpu_native import ffi, lib
 from wgpu.backends.wgpu_native._mappings import enum_str2int, enummap
 
@@ -44,23 +45,23 @@ class Native:
         """One entry for each finished `map`: whether it succeeded."""
         self._errors: deque[tuple[str, str]] = deque()
         self._callbacks = (
-            ffi.callback("WGPUDeviceLostCallback", self._on_lost),
-            ffi.callback("WGPUUncapturedErrorCallback", self._on_error),
-            ffi.callback("WGPUBufferMapCallback", self._on_mapped),
+            callback("WGPUDeviceLostCallback", self._on_lost),
+            callback("WGPUUncapturedErrorCallback", self._on_error),
+            callback("WGPUBufferMapCallback", self._on_mapped),
         )
         self.device = self._request(adapter, features)
         self.queue = lib.wgpuDeviceGetQueue(self.device)
-        self._array = ffi.new("WGPUCommandBuffer[1]")
-        self._encoder_descriptor = ffi.new("WGPUCommandEncoderDescriptor *")
-        self._pass_descriptor = ffi.new("WGPUComputePassDescriptor *")
-        self._buffer_descriptor = ffi.new("WGPUCommandBufferDescriptor *")
+        self._array = array("WGPUCommandBuffer", 1)
+        self._encoder_descriptor = struct("WGPUCommandEncoderDescriptor")
+        self._pass_descriptor = struct("WGPUComputePassDescriptor")
+        self._buffer_descriptor = struct("WGPUCommandBufferDescriptor")
 
     def _request(self, adapter: Handle, features: Sequence[str]) -> Handle:
         """Ask for a device with everything that the adapter's limits allow."""
-        limits = ffi.new("WGPULimits *")
+        limits = struct("WGPULimits")
         lib.wgpuAdapterGetLimits(adapter, limits)
-        names = ffi.new("WGPUFeatureName[]", [feature_number(name) for name in features])
-        descriptor = ffi.new("WGPUDeviceDescriptor *")
+        names = array("WGPUFeatureName", [feature_number(name) for name in features])
+        descriptor = struct("WGPUDeviceDescriptor")
         descriptor.requiredFeatureCount = len(features)
         descriptor.requiredFeatures = names
         descriptor.requiredLimits = limits
@@ -69,13 +70,13 @@ class Native:
         descriptor.uncapturedErrorCallbackInfo.callback = self._callbacks[1]
         answer: list[tuple[int, Handle, str]] = []
 
-        @ffi.callback("WGPURequestDeviceCallback")
         def answered(status: int, device: Handle, message: Any, _one: Any, _two: Any) -> None:
             answer.append((status, device, text_of(message)))
 
-        info = ffi.new("WGPURequestDeviceCallbackInfo *")
+        info = struct("WGPURequestDeviceCallbackInfo")
         info.mode = lib.WGPUCallbackMode_AllowSpontaneous
-        info.callback = answered
+        called = callback("WGPURequestDeviceCallback", answered)
+        info.callback = called
         lib.wgpuAdapterRequestDevice(adapter, descriptor, info[0])
         # wgpu-native answers within the call.
         if not answer or answer[0][0] != lib.WGPURequestDeviceStatus_Success:
@@ -116,7 +117,7 @@ class Native:
 
     def create_buffer(self, nbytes: int, usage: int) -> Handle:
         """A zero-filled buffer. Report by `check`."""
-        descriptor = ffi.new("WGPUBufferDescriptor *")
+        descriptor = struct("WGPUBufferDescriptor")
         descriptor.size = nbytes
         descriptor.usage = usage
         return lib.wgpuDeviceCreateBuffer(self.device, descriptor)
@@ -132,7 +133,7 @@ class Native:
 
     def map(self, buffer: Handle, nbytes: int) -> None:
         """Begin to map a readback buffer; `mapped` tells the outcome once a poll has finished it."""
-        info = ffi.new("WGPUBufferMapCallbackInfo *")
+        info = struct("WGPUBufferMapCallbackInfo")
         info.mode = lib.WGPUCallbackMode_AllowSpontaneous
         info.callback = self._callbacks[2]
         lib.wgpuBufferMapAsync(buffer, lib.WGPUMapMode_Read, 0, nbytes, info[0])
@@ -147,11 +148,11 @@ class Native:
 
     def create_module(self, code: bytes, *, bounded_loops: bool) -> Handle:
         """A shader module of WGSL. Bounds checks are always on; loops get an iteration limit unless all are known to end."""
-        source = ffi.new("WGPUShaderSourceWGSL *")
+        source = struct("WGPUShaderSourceWGSL")
         source.chain.sType = lib.WGPUSType_ShaderSourceWGSL
-        text = ffi.from_buffer("char[]", code)
+        text = view(code)
         source.code = (text, len(code))
-        descriptor = ffi.new("WGPUShaderModuleDescriptor *")
+        descriptor = struct("WGPUShaderModuleDescriptor")
         descriptor.nextInChain = ffi.addressof(source, "chain")
         checks = lib.WGPUShaderRuntimeChecks_BoundsChecks
         if not bounded_loops:
@@ -160,25 +161,25 @@ class Native:
 
     def create_group_layout(self, read_only: Sequence[bool]) -> Handle:
         """A bind group layout of storage buffers."""
-        entries = ffi.new("WGPUBindGroupLayoutEntry[]", len(read_only))
+        entries = array("WGPUBindGroupLayoutEntry", len(read_only))
         for place, only in enumerate(read_only):
             entries[place].binding = place
             entries[place].visibility = 0x4  # compute
             entries[place].buffer.type = lib.WGPUBufferBindingType_ReadOnlyStorage if only else lib.WGPUBufferBindingType_Storage
-        descriptor = ffi.new("WGPUBindGroupLayoutDescriptor *")
+        descriptor = struct("WGPUBindGroupLayoutDescriptor")
         descriptor.entryCount = len(read_only)
         descriptor.entries = entries
         return lib.wgpuDeviceCreateBindGroupLayout(self.device, descriptor)
 
     def create_pipeline(self, module: Handle, layout: Handle, entry: str) -> Handle:
         """A compute pipeline over one bind group."""
-        layouts = ffi.new("WGPUBindGroupLayout[]", [layout])
-        whole = ffi.new("WGPUPipelineLayoutDescriptor *")
+        layouts = array("WGPUBindGroupLayout", [layout])
+        whole = struct("WGPUPipelineLayoutDescriptor")
         whole.bindGroupLayoutCount = 1
         whole.bindGroupLayouts = layouts
         pipeline_layout = lib.wgpuDeviceCreatePipelineLayout(self.device, whole)
-        name = ffi.new("char[]", entry.encode())
-        descriptor = ffi.new("WGPUComputePipelineDescriptor *")
+        name = array("char", entry.encode())
+        descriptor = struct("WGPUComputePipelineDescriptor")
         descriptor.layout = pipeline_layout
         descriptor.compute.module = module
         descriptor.compute.entryPoint = (name, len(entry))
@@ -188,14 +189,14 @@ class Native:
 
     def create_group(self, layout: Handle, slices: Sequence[tuple[Handle, int, int]]) -> Handle:
         """A bind group of (buffer, offset, bytes)."""
-        entries = ffi.new("WGPUBindGroupEntry[]", len(slices))
+        entries = array("WGPUBindGroupEntry", len(slices))
         for place, (buffer, offset, nbytes) in enumerate(slices):
             entry = entries[place]
             entry.binding = place
             entry.buffer = buffer
             entry.offset = offset
             entry.size = nbytes
-        descriptor = ffi.new("WGPUBindGroupDescriptor *")
+        descriptor = struct("WGPUBindGroupDescriptor")
         descriptor.layout = layout
         descriptor.entryCount = len(slices)
         descriptor.entries = entries
@@ -274,7 +275,7 @@ class Native:
 
     def poll(self, submission: int) -> None:
         """Wait until a submission is done and the callbacks of what it used have run. Unbounded: see `Waiter`."""
-        index = ffi.new("WGPUSubmissionIndex *", submission)
+        index = struct("WGPUSubmissionIndex", submission)
         lib.wgpuDevicePoll(self.device, True, index)
 
     def drop(self, commands: Handle) -> None:
@@ -285,14 +286,14 @@ class Native:
 
     def create_stamps(self) -> Handle:
         """A query set of two time stamps."""
-        descriptor = ffi.new("WGPUQuerySetDescriptor *")
+        descriptor = struct("WGPUQuerySetDescriptor")
         descriptor.type = lib.WGPUQueryType_Timestamp
         descriptor.count = 2
         return lib.wgpuDeviceCreateQuerySet(self.device, descriptor)
 
     def stamp_writes(self, queries: Handle, *, first: bool, last: bool) -> Any:
         """What makes a pass write the first stamp at its begin and the second at its end."""
-        writes = ffi.new("WGPUPassTimestampWrites *")
+        writes = struct("WGPUPassTimestampWrites")
         writes.querySet = queries
         writes.beginningOfPassWriteIndex = 0 if first else lib.WGPU_QUERY_SET_INDEX_UNDEFINED
         writes.endOfPassWriteIndex = 1 if last else lib.WGPU_QUERY_SET_INDEX_UNDEFINED
