@@ -76,7 +76,8 @@ def _takes(op: str, dtype: DType) -> bool:
 
 
 NOT_SAMPLED = frozenset(("select", "cast", "bitcast"))
-"""Elementwise primitives whose operands differ in dtype or that have params: they have tests of their own."""
+"""Elementwise primitives whose operands differ in dtype or that have params: they have tests of
+their own."""
 
 CASES = [
     pytest.param(op, dtype, id=f"{op}-{dtype}")
@@ -88,7 +89,8 @@ CASES = [
 
 
 def castable(rng: Rng, shape: tuple[int, ...], source: DType, target: DType) -> Array:
-    """Values of `source` that every target converts alike: floats within the range of an integer."""
+    """Values of `source` that every target converts alike: floats within the range of an
+    integer."""
     if not source.is_float or not target.is_int:
         return _steps(rng, shape, source) if target is BOOL and source.is_float else anything(rng, shape, source)
     info = np.iinfo(target.numpy)
@@ -141,7 +143,9 @@ class ElementwiseConformance:
         g = Recorder("bitcast", rng)
         for target in (d for d in DType if d is not BOOL and d.size == source.size):
             for shape in ((), (7,), (3, 66)):
-                g.output(g.builder.apply("bitcast", g.slot(_both_numbers(rng, shape, source, target), source), dtype=target))
+                g.output(
+                    g.builder.apply("bitcast", g.slot(_both_numbers(rng, shape, source, target), source), dtype=target)
+                )
         assert_device_matches(device, g.builder.build(), g.given())
 
     def test_denormals_infinities_and_nan(self, device: Device, rng: Rng) -> None:

@@ -29,9 +29,7 @@ def floats(rng: Rng, shape: tuple[int, ...], dtype: DType, low: float = -4.0, hi
     return round_bf16(values).reshape(shape) if dtype is DType.BF16 else values.astype(dtype.numpy)
 
 
-def integers(
-    rng: Rng, shape: tuple[int, ...], dtype: DType, low: int | None = None, high: int | None = None
-) -> Array:
+def integers(rng: Rng, shape: tuple[int, ...], dtype: DType, low: int | None = None, high: int | None = None) -> Array:
     """Uniform integers of [low, high], the dtype's whole range unless given."""
     info = np.iinfo(dtype.numpy)
     first = info.min if low is None else max(low, info.min)
@@ -47,8 +45,8 @@ def anything(rng: Rng, shape: tuple[int, ...], dtype: DType) -> Array:
 
 
 def packed_rows(rng: Rng, format: Format, rows: int, columns: int) -> Array:
-    """A weight as the oracle takes it: f32, f16 or bf16[rows, columns], or u8[rows, row_bytes] whose
-    blocks have random quants and scales that are near 1 / the largest quant."""
+    """A weight as the oracle takes it: f32, f16 or bf16[rows, columns], or u8[rows, row_bytes]
+    whose blocks have random quants and scales that are near 1 / the largest quant."""
     if format.dtype is not None:
         return floats(rng, (rows, columns), format.dtype, -1.0, 1.0)
     blocks = rng.integers(0, 256, (rows * columns // format.columns, format.nbytes), dtype=np.uint8)

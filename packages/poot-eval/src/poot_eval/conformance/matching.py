@@ -1,4 +1,5 @@
-"""A graph on a device against the oracle: every element of every output and state, within its bound."""
+"""A graph on a device against the oracle: every element of every output and state, within its
+bound."""
 
 from __future__ import annotations
 

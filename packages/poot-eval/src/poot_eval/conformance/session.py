@@ -1,4 +1,5 @@
-"""A program on a device with no engine between: every byte it may leave unwritten is poisoned first."""
+"""A program on a device with no engine between: every byte it may leave unwritten is poisoned
+first."""
 
 from __future__ import annotations
 
