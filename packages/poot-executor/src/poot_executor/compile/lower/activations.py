@@ -27,8 +27,8 @@ def activation_blocks(frame: Frame, left: Value, columns: int, threads: int, *, 
     if uniform and passes_round(frame.caps, columns, threads) and left.shape[-1] % 4 == 0:
         return lambda row, first: _passed_round(frame, left, row, first)
     if left.shape[-1] % 4 == 0 and columns % 4 == 0:
-        return lambda row, first: _vectors(frame, left, row, first)
-    return lambda row, first: lambda column: frame.element(left, (row, first + column))
+        return lambda row, first: _vectors(frame, left, row, first, columns)
+    return lambda row, first: _elements(frame, left, row, first, columns)
 
 
 def passes_round(caps: Caps, columns: int, threads: int) -> bool:
@@ -45,13 +45,17 @@ def _passed_round(frame: Frame, left: Value, row: Handle, first: Handle) -> Colu
     return lambda column: b.subgroup_shuffle(own[column % 4], b.const(column // 4, DType.I32))
 
 
-def _vectors(frame: Frame, left: Value, row: Handle, first: Handle) -> Column:
-    known: dict[int, Handle] = {}
+def _vectors(frame: Frame, left: Value, row: Handle, first: Handle, columns: int) -> Column:
+    # All of them now: what the template supplies may be another row's when a column is asked for.
+    loaded = [frame.emission.vector(left, (row, first + 4 * i), 1) for i in range(columns // 4)]
 
     def column(place: int) -> Handle:
-        if place // 4 not in known:
-            known[place // 4] = frame.emission.vector(left, (row, first + place // 4 * 4), 1)
-        loaded = known[place // 4]
-        return loaded if loaded.width == 1 else loaded[place % 4]
+        vector = loaded[place // 4]
+        return vector if vector.width == 1 else vector[place % 4]
 
     return column
+
+
+def _elements(frame: Frame, left: Value, row: Handle, first: Handle, columns: int) -> Column:
+    elements = [frame.element(left, (row, first + i)) for i in range(columns)]
+    return lambda place: elements[place]
