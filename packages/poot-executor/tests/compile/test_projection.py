@@ -145,15 +145,16 @@ def test_a_norm_over_each_head_runs_apart(rng, caps):
 
 
 def test_an_epilogue_that_looks_too_far_says_why(rng):
-    """A cumulative reversal over all columns needs more products than a group has."""
+    """A turn of a row's columns by a third needs more products than a group has."""
     b = Builder("reversed")
     format = FORMATS["q8_0"]
     y = f.linear(b.slot(X, TensorType((2, 32), F32)), f.stored_weight(b, WeightKey(None, "w"), format, (64, 32)), format)
     y = p.reshape(y, (2, 64))
-    b.output("y", p.concat([p.slice_(p.exp(y), (0, 32), (2, 64)), p.slice_(p.exp(y), (0, 0), (2, 32))], 1))
+    b.output("y", p.concat([p.slice_(p.exp(y), (0, 20), (2, 64)), p.slice_(p.exp(y), (0, 0), (2, 20))], 1))
     inputs = {X: rng.standard_normal((2, 32)).astype(np.float32), WeightKey(None, "w"): stored(rng, "q8_0", 64, 32)}
     match = assert_device_matches(ReferenceDevice(WIDE_LANES), b.build(), inputs)
-    assert match.regions[0] == "contraction"
+    assert match.regions == ("contraction", "pointwise")
+    assert [d.reason for d in match.program.declines] == ["a group has no whole blocks of 64 columns"]
 
 
 def test_a_weight_over_the_binding_limit_is_read_in_parts(rng):
