@@ -58,7 +58,8 @@ def bind_fixture() -> Callable[..., BoundArg]:
 
 @pytest.fixture(scope="module")
 def run(device: WgpuDevice) -> Run:
-    """`run(kernel, arrays, groups)` dispatches a kernel once and gives the arrays that it leaves in its READ_WRITE buffers."""
+    """`run(kernel, arrays, groups)` dispatches a kernel once and gives the arrays that it leaves in its READ_WRITE
+    buffers."""
 
     def ran(kernel: Kernel, arrays: Sequence[NDArray[Any]], groups: int | tuple[int, int, int]) -> list[NDArray[Any]]:
         grid = (groups, 1, 1) if isinstance(groups, int) else groups

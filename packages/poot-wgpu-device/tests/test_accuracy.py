@@ -1,4 +1,5 @@
-"""Errors of arithmetic in units in the last place, against float64: what the caps state is an upper bound, and not a loose one."""
+"""Errors of arithmetic in units in the last place, against float64: what the caps state is an upper bound, and not a
+loose one."""
 
 from __future__ import annotations
 
@@ -73,8 +74,12 @@ def units(got: Floats, exact: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.abs(got.astype(np.float64) - exact) / spacing
 
 
-@pytest.mark.parametrize(("kind", "sources", "exact"), RANGES, ids=[f"{place}-{kind}" for place, (kind, _, _) in enumerate(RANGES)])
-def test_error_is_within_what_the_caps_state(device: Any, run: Any, rng: Any, kind: str, sources: Any, exact: Any) -> None:
+@pytest.mark.parametrize(
+    ("kind", "sources", "exact"), RANGES, ids=[f"{place}-{kind}" for place, (kind, _, _) in enumerate(RANGES)]
+)
+def test_error_is_within_what_the_caps_state(
+    device: Any, run: Any, rng: Any, kind: str, sources: Any, exact: Any
+) -> None:
     arguments = [source(rng) for source in sources]
     (got,) = run(kernel_of(kind, len(arguments)), [*arguments, np.zeros(COUNT, np.float32)], COUNT // GROUP)
     with np.errstate(over="ignore"):
@@ -82,7 +87,9 @@ def test_error_is_within_what_the_caps_state(device: Any, run: Any, rng: Any, ki
     worst = int(np.argmax(error))
     where = [float(a[worst]) for a in arguments]
     print(f"{kind}: {error[worst]:.3f} ULP at {where}")
-    assert error[worst] <= device.target.caps.errors[kind], f"{kind}{where} = {got[worst]}, off by {error[worst]:.2f} ULP"
+    assert error[worst] <= device.target.caps.errors[kind], (
+        f"{kind}{where} = {got[worst]}, off by {error[worst]:.2f} ULP"
+    )
 
 
 INF, NAN = math.inf, math.nan
@@ -93,9 +100,27 @@ EDGES: dict[str, list[tuple[float, ...]]] = {
     "tanh": [(0, 0), (100, 1), (-100, -1), (INF, 1), (-INF, -1), (NAN, NAN), (1e-30, 1e-30)],
     "erf": [(0, 0), (10, 1), (-10, -1), (INF, 1), (-INF, -1), (NAN, NAN)],
     "pow": [
-        (0, 0, 1), (0, 2, 0), (0, -2, INF), (1, 1e30, 1), (2, 0, 1), (2, 10, 1024), (2, 128, INF), (2, -160, 0), (INF, 2, INF),
-        (INF, -2, 0), (NAN, 2, NAN), (2, NAN, NAN), (2, 1e30, INF), (2, -1e30, 0), (0.5, 1e30, 0), (-2, 3, NAN), (INF, 0, 1),
-        (4, 0.5, 2), (9, -0.5, 1 / 3), (1e-20, 2, 1e-40), (1e38, 1, 1e38),
+        (0, 0, 1),
+        (0, 2, 0),
+        (0, -2, INF),
+        (1, 1e30, 1),
+        (2, 0, 1),
+        (2, 10, 1024),
+        (2, 128, INF),
+        (2, -160, 0),
+        (INF, 2, INF),
+        (INF, -2, 0),
+        (NAN, 2, NAN),
+        (2, NAN, NAN),
+        (2, 1e30, INF),
+        (2, -1e30, 0),
+        (0.5, 1e30, 0),
+        (-2, 3, NAN),
+        (INF, 0, 1),
+        (4, 0.5, 2),
+        (9, -0.5, 1 / 3),
+        (1e-20, 2, 1e-40),
+        (1e38, 1, 1e38),
     ],
     "sin": [(0, 0), (1e-30, 1e-30)],
     "cos": [(0, 1)],
@@ -103,8 +128,18 @@ EDGES: dict[str, list[tuple[float, ...]]] = {
     "rsqrt": [(4, 0.5), (INF, 0)],
     "div": [(1, 0, INF), (-1, 0, -INF), (0, 0, NAN), (1, INF, 0), (INF, INF, NAN)],
     "floor": [(-0.5, -1), (2.5, 2), (-3, -3), (1e30, 1e30), (INF, INF)],
-    "round": [(0.5, 0), (1.5, 2), (2.5, 2), (-0.5, 0), (-1.5, -2), (-2.5, -2), (0.49999997, 0), (1e30, 1e30), (8388609, 8388609)],
-}  # fmt: skip
+    "round": [
+        (0.5, 0),
+        (1.5, 2),
+        (2.5, 2),
+        (-0.5, 0),
+        (-1.5, -2),
+        (-2.5, -2),
+        (0.49999997, 0),
+        (1e30, 1e30),
+        (8388609, 8388609),
+    ],
+}
 
 
 @pytest.mark.parametrize("kind", EDGES)

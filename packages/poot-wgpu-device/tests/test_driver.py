@@ -19,12 +19,24 @@ from poot_wgpu_device.driver import WgpuDriver, choose
 
 def adapter(name: str, **changed: Any) -> Adapter:
     limits = {
-        "bindings": 32, "binding_bytes": 1 << 27, "buffer_bytes": (1 << 31) - 1, "offset_alignment": 32, "shared_bytes": 32768,
-        "group_size": 1024, "group_size_x": 512, "groups": 65535,
-    }  # fmt: skip
+        "bindings": 32,
+        "binding_bytes": 1 << 27,
+        "buffer_bytes": (1 << 31) - 1,
+        "offset_alignment": 32,
+        "shared_bytes": 32768,
+        "group_size": 1024,
+        "group_size_x": 512,
+        "groups": 65535,
+    }
     facts = {
-        "name": name, "driver": "", "backend": "Vulkan", "software": False, "subgroup_sizes": (32, 32), "features": frozenset(), "limits": limits,
-    }  # fmt: skip
+        "name": name,
+        "driver": "",
+        "backend": "Vulkan",
+        "software": False,
+        "subgroup_sizes": (32, 32),
+        "features": frozenset(),
+        "limits": limits,
+    }
     return Adapter(**{**facts, **changed})
 
 
@@ -80,7 +92,12 @@ except DeviceNotFound as error:
 
 def run_without(tmp_path: Path, **environment: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-c", PROBE], env={**os.environ, **environment}, capture_output=True, text=True, check=False, cwd=tmp_path
+        [sys.executable, "-c", PROBE],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()

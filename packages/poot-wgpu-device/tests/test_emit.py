@@ -25,7 +25,9 @@ F32, I32, U32, F16 = DType.F32, DType.I32, DType.U32, DType.F16
 READ, WRITE = Access.READ, Access.READ_WRITE
 
 FULL = Caps(
-    max_group_size=1024, subgroup_width=8, features=frozenset({"subgroup", "dot4", "pack2x16float", "unpack2x16float", FEATURE})
+    max_group_size=1024,
+    subgroup_width=8,
+    features=frozenset({"subgroup", "dot4", "pack2x16float", "unpack2x16float", FEATURE}),
 )
 PLAIN = Caps()
 
@@ -86,13 +88,19 @@ def sweep() -> Kernel:
 
 
 CASES: list[tuple[str, Callable[[], Kernel], Caps]] = [
-    ("scaled_sum", scaled_sum, FULL), ("silu", silu, FULL), ("silu_plain", silu, PLAIN), ("tile_max", tile_max, FULL),
-    ("sweep", sweep, FULL), ("sweep_watched", sweep, PLAIN),
-]  # fmt: skip
+    ("scaled_sum", scaled_sum, FULL),
+    ("silu", silu, FULL),
+    ("silu_plain", silu, PLAIN),
+    ("tile_max", tile_max, FULL),
+    ("sweep", sweep, FULL),
+    ("sweep_watched", sweep, PLAIN),
+]
 
 
 @pytest.mark.parametrize(("name", "build", "caps"), CASES, ids=[name for name, _, _ in CASES])
-def test_text_is_as_recorded(request: pytest.FixtureRequest, name: str, build: Callable[[], Kernel], caps: Caps) -> None:
+def test_text_is_as_recorded(
+    request: pytest.FixtureRequest, name: str, build: Callable[[], Kernel], caps: Caps
+) -> None:
     text, path = emit(build(), caps), GOLDEN / f"{name}.wgsl"
     if request.config.getoption("--update-golden"):
         path.write_text(text)
@@ -107,7 +115,9 @@ def test_equal_kernels_have_equal_text(name: str, build: Callable[[], Kernel], c
 
 
 def test_a_missing_capability_is_named_with_its_operation_and_types() -> None:
-    with pytest.raises(Unsupported, match=r"wgpu: subgroup_shuffle\(i32, i32\) in kernel tile_max, .*: this device lacks subgroup"):
+    with pytest.raises(
+        Unsupported, match=r"wgpu: subgroup_shuffle\(i32, i32\) in kernel tile_max, .*: this device lacks subgroup"
+    ):
         emit(tile_max(), PLAIN)
 
 

@@ -16,7 +16,9 @@ CASES = {case.feature: case for case in cases()}
 
 def answers(run: Any, device: Any, case: Case) -> np.ndarray:
     if case.feature not in device.target.caps.features:
-        pytest.skip(f"this adapter has no {case.feature}: {device.switched_off.get(case.feature, 'it does not name it')}")
+        pytest.skip(
+            f"this adapter has no {case.feature}: {device.switched_off.get(case.feature, 'it does not name it')}"
+        )
     (answer,) = run(case.kernel, [case.given, np.zeros(WORDS * case.per_thread, np.uint32)], WORDS // GROUP)
     return answer
 

@@ -105,9 +105,12 @@ def test_barrier_covers_buffers(run: Any, rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("dtype", [I32, U32], ids=str)
-@pytest.mark.parametrize(("operation", "rule"), [("add", np.add), ("min", np.minimum), ("max", np.maximum), ("or", np.bitwise_or)])
+@pytest.mark.parametrize(
+    ("operation", "rule"), [("add", np.add), ("min", np.minimum), ("max", np.maximum), ("or", np.bitwise_or)]
+)
 def test_atomics(run: Any, rng: np.random.Generator, dtype: DType, operation: str, rule: Any) -> None:
-    """All threads on four words of a buffer and one of a shared array; plain loads and stores of the same memory beside them."""
+    """All threads on four words of a buffer and one of a shared array; plain loads and stores of the same memory
+    beside them."""
     b = KernelBuilder(f"atomic_{operation}", GROUP)
     x, y = b.buffer("x", dtype, READ), b.buffer("y", dtype, WRITE)
     cell = b.shared("cell", dtype, 1)
@@ -166,9 +169,13 @@ def test_subgroup_places_and_shuffles(device: Any, run: Any, rng: np.random.Gene
     i = b.group_id() * GROUP + b.thread_id()
     value = x[i]
     parts = [
-        b.lane_id(), b.subgroup_id(), b.subgroup_size(), b.subgroup_shuffle(value, width - 1 - b.lane_id()),
-        b.subgroup_shuffle(value, 3), b.subgroup_shuffle_xor(value, 1),
-    ]  # fmt: skip
+        b.lane_id(),
+        b.subgroup_id(),
+        b.subgroup_size(),
+        b.subgroup_shuffle(value, width - 1 - b.lane_id()),
+        b.subgroup_shuffle(value, 3),
+        b.subgroup_shuffle_xor(value, 1),
+    ]
     for k, part in enumerate(parts):
         y[i * len(parts) + k] = part
     given = rng.integers(-(1 << 30), 1 << 30, N).astype(np.int32)
@@ -176,13 +183,20 @@ def test_subgroup_places_and_shuffles(device: Any, run: Any, rng: np.random.Gene
     lane = np.arange(N) % width
     rows = given.reshape(-1, width)
     expected = [
-        lane, np.arange(N) % GROUP // width, np.full(N, width), rows[:, ::-1].ravel(), np.repeat(rows[:, 3], width), rows[:, np.arange(width) ^ 1].ravel(),
-    ]  # fmt: skip
+        lane,
+        np.arange(N) % GROUP // width,
+        np.full(N, width),
+        rows[:, ::-1].ravel(),
+        np.repeat(rows[:, 3], width),
+        rows[:, np.arange(width) ^ 1].ravel(),
+    ]
     np.testing.assert_array_equal(got.reshape(N, -1), np.stack(expected, axis=1))
 
 
 @pytest.mark.parametrize("subgroup", [True, False])
-def test_group_reductions_as_the_pass_lowers_them(device: Any, run: Any, rng: np.random.Generator, subgroup: bool) -> None:
+def test_group_reductions_as_the_pass_lowers_them(
+    device: Any, run: Any, rng: np.random.Generator, subgroup: bool
+) -> None:
     caps = device.target.caps
     if subgroup and caps.subgroup_width is None:
         pytest.skip("this adapter has no fixed subgroup width")
@@ -190,7 +204,9 @@ def test_group_reductions_as_the_pass_lowers_them(device: Any, run: Any, rng: np
     x, y = b.buffer("x", F32, READ), b.buffer("y", F32, WRITE)
     i = b.group_id() * GROUP + b.thread_id()
     y[i] = b.group_sum(x[i]) * 10000.0 + b.group_max(x[i]) * 100.0 + b.group_min(x[i])
-    kernel = optimize(b.finish(), subgroup=subgroup, subgroup_width=caps.subgroup_width if subgroup else None, check=True)
+    kernel = optimize(
+        b.finish(), subgroup=subgroup, subgroup_width=caps.subgroup_width if subgroup else None, check=True
+    )
     given = rng.integers(-20, 20, N).astype(np.float32)
     (got,) = run(kernel, [given, np.zeros(N, np.float32)], N // GROUP)
     rows = given.reshape(-1, GROUP)
@@ -217,7 +233,9 @@ def test_an_index_outside_its_buffer_stays_inside_the_binding(device: Any, run: 
     y[t + y[t] * 0 + 1000] = 7
     y[t - 1000] = 7
     buffer = device.allocate(BufferKind.ARENA, 8192)
-    recording = device.record([Dispatch(device.loaded(b.finish()), (bind(buffer, 1024, 256),), (1, 1, 1), 1)], BufferSlice(buffer, 0, 8192))
+    recording = device.record(
+        [Dispatch(device.loaded(b.finish()), (bind(buffer, 1024, 256),), (1, 1, 1), 1)], BufferSlice(buffer, 0, 8192)
+    )
     device.replay(recording)
     device.synchronize()
     out = np.empty(2048, np.int32)

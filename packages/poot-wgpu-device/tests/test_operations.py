@@ -80,7 +80,13 @@ def cases(rng: np.random.Generator) -> dict[str, list[Case]]:
         + [(lambda b, x: b.cast(b.emit("not", x[0] > 0), I32), [i], lambda a: (a <= 0).astype(np.int32))],
         "mulhi": [(emit("mulhi"), [u, v], lambda a, b: (a.astype(np.uint64) * b >> np.uint64(32)).astype(np.uint32))],
         "fma": [(emit("fma"), [f, g, h], f64(lambda a, b, c: a * b + c))],
-        "select": [(lambda b, x: b.emit("select", x[0] < x[1], x[2], x[3]), [i, j, f, g], lambda a, b, c, d: np.where(a < b, c, d))],
+        "select": [
+            (
+                lambda b, x: b.emit("select", x[0] < x[1], x[2], x[3]),
+                [i, j, f, g],
+                lambda a, b, c, d: np.where(a < b, c, d),
+            )
+        ],
         "cast": [
             (to("cast", F32), [i], lambda a: a.astype(np.float32)),
             (to("cast", F32), [u], lambda a: a.astype(np.float32)),
@@ -89,16 +95,32 @@ def cases(rng: np.random.Generator) -> dict[str, list[Case]]:
             (to("cast", U32), [i], lambda a: a.astype(np.uint32)),
             (to("cast", I32), [u], lambda a: a.astype(np.int32)),
             (lambda b, x: b.cast(b.cast(x[0], BOOL), F32), [flag], lambda a: a.astype(np.float32)),
-            (lambda b, x: b.cast(b.cast(x[0], BOOL), U32), [np.where(flag, f, 0).astype(np.float32)], lambda a: (a != 0).astype(np.uint32)),
+            (
+                lambda b, x: b.cast(b.cast(x[0], BOOL), U32),
+                [np.where(flag, f, 0).astype(np.float32)],
+                lambda a: (a != 0).astype(np.uint32),
+            ),
         ],
         "bitcast": [
             (to("bitcast", U32), [f], lambda a: a.view(np.uint32)),
             (to("bitcast", F32), [f.view(np.int32)], lambda a: a.view(np.float32)),
             (to("bitcast", I32), [u], lambda a: a.view(np.int32)),
         ],
-        "half_to_float": [(emit("half_to_float"), [halves], lambda a: a.astype(np.uint16).view(np.float16).astype(np.float32))],
-        "float_to_half": [(emit("float_to_half"), [f], lambda a: a.astype(np.float16).view(np.uint16).astype(np.uint32))],
-        "dot4": [(emit("dot4"), [u, v, i], lambda a, b, c: (a.view(np.int8).astype(np.int64) * b.view(np.int8)).reshape(-1, 4).sum(1).astype(np.int32) + c)],
+        "half_to_float": [
+            (emit("half_to_float"), [halves], lambda a: a.astype(np.uint16).view(np.float16).astype(np.float32))
+        ],
+        "float_to_half": [
+            (emit("float_to_half"), [f], lambda a: a.astype(np.float16).view(np.uint16).astype(np.uint32))
+        ],
+        "dot4": [
+            (
+                emit("dot4"),
+                [u, v, i],
+                lambda a, b, c: (
+                    (a.view(np.int8).astype(np.int64) * b.view(np.int8)).reshape(-1, 4).sum(1).astype(np.int32) + c
+                ),
+            )
+        ],
         "vector": [(lambda b, x: b.vector(x[0], x[1], x[0], x[1])[3], [f, g], lambda a, b: b)],
         "extract": [(lambda b, x: b.emit("extract", b.vector(x[0], x[1]), lane=0), [f, g], lambda a, b: a)],
         "thread_id": [(lambda b, x: b.thread_id(), [i], lambda a: (lane % GROUP).astype(np.int32))],
@@ -106,17 +128,29 @@ def cases(rng: np.random.Generator) -> dict[str, list[Case]]:
         "length": [(lambda b, x: b.emit("length", buffer=0), [i], lambda a: np.full(N, N, np.int32))],
         "shl": [
             (lambda b, x: b.emit("shl", x[0], x[1]), [i, count], lambda a, c: a << (c & 31)),
-            (lambda b, x: b.emit("shl", x[0], b.cast(x[1], U32)), [u, count], lambda a, c: a << (c.astype(np.uint32) & 31)),
+            (
+                lambda b, x: b.emit("shl", x[0], b.cast(x[1], U32)),
+                [u, count],
+                lambda a, c: a << (c.astype(np.uint32) & 31),
+            ),
             (lambda b, x: x[0] << 37, [u], lambda a: a << np.uint32(5)),
         ],
         "shr": [
             (lambda b, x: b.emit("shr", x[0], x[1]), [i, count], lambda a, c: a >> (c & 31)),
-            (lambda b, x: b.emit("shr", x[0], b.cast(x[1], U32)), [u, count], lambda a, c: a >> (c.astype(np.uint32) & 31)),
+            (
+                lambda b, x: b.emit("shr", x[0], b.cast(x[1], U32)),
+                [u, count],
+                lambda a, c: a >> (c.astype(np.uint32) & 31),
+            ),
             (lambda b, x: x[0] >> 31, [i], lambda a: a >> 31),
         ],
         "pow": [(emit("pow"), [positive, small], f64(np.power))],
         "erf": [(emit("erf"), [small], f64(np.vectorize(math.erf)))],
-        "div": [(emit("div"), [f, g], np.divide), (emit("div"), [i, divisor_i], truncated), (emit("div"), [u, divisor_u], truncated)],
+        "div": [
+            (emit("div"), [f, g], np.divide),
+            (emit("div"), [i, divisor_i], truncated),
+            (emit("div"), [u, divisor_u], truncated),
+        ],
         "rem": [(emit("rem"), [i, divisor_i], remainder), (emit("rem"), [u, divisor_u], remainder)],
         "rsqrt": [(emit("rsqrt"), [positive], f64(lambda a: 1 / np.sqrt(a)))],
     }
@@ -125,19 +159,40 @@ def cases(rng: np.random.Generator) -> dict[str, list[Case]]:
     for name in ("log", "sqrt"):
         table[name] = [(emit(name), [positive], f64(getattr(np, name)))]
     table["round"] = [(emit("round"), [np.round(small * 4) / 2], f64(np.rint))]
-    for name, rule in (("add", np.add), ("sub", np.subtract), ("mul", np.multiply), ("min", np.minimum), ("max", np.maximum)):
+    for name, rule in (
+        ("add", np.add),
+        ("sub", np.subtract),
+        ("mul", np.multiply),
+        ("min", np.minimum),
+        ("max", np.maximum),
+    ):
         table[name] = [(emit(name), pair, rule) for pair in ([f, g], [i, j], [u, v])]
     for name, bits in (("and", np.bitwise_and), ("or", np.bitwise_or), ("xor", np.bitwise_xor)):
         table[name] = [(emit(name), pair, bits) for pair in ([i, j], [u, v])]
-        table[name].append((
-            lambda b, x, name=name: b.cast(b.emit(name, x[0] > 0, x[1] > 0), I32), [i, j],
-            lambda a, c, bits=bits: bits(a > 0, c > 0).astype(np.int32),
-        ))  # fmt: skip
+        table[name].append(
+            (
+                lambda b, x, name=name: b.cast(b.emit(name, x[0] > 0, x[1] > 0), I32),
+                [i, j],
+                lambda a, c, bits=bits: bits(a > 0, c > 0).astype(np.int32),
+            )
+        )
     same = np.where(flag, i, j).astype(np.int32)
-    for name, test in (("eq", np.equal), ("ne", np.not_equal), ("lt", np.less), ("le", np.less_equal), ("gt", np.greater), ("ge", np.greater_equal)):
+    for name, test in (
+        ("eq", np.equal),
+        ("ne", np.not_equal),
+        ("lt", np.less),
+        ("le", np.less_equal),
+        ("gt", np.greater),
+        ("ge", np.greater_equal),
+    ):
         pairs = ([i, same], [u, same.view(np.uint32)], [f, np.where(flag, f, g).astype(np.float32)])
         table[name] = [
-            (lambda b, x, name=name: b.cast(b.emit(name, *x), U32), list(pair), lambda a, c, test=test: test(a, c).astype(np.uint32)) for pair in pairs
+            (
+                lambda b, x, name=name: b.cast(b.emit(name, *x), U32),
+                list(pair),
+                lambda a, c, test=test: test(a, c).astype(np.uint32),
+            )
+            for pair in pairs
         ]
     return table
 
@@ -206,10 +261,28 @@ def test_vectors(run: Any, rng: np.random.Generator, width: int) -> None:
 
 
 CONSTANTS = [
-    (F32, [0.0, -0.0, 1.5, 0.1, 1e-5, 3.4028234663852886e38, 1.1754943508222875e-38, 1e-45, -1e-40, math.inf, -math.inf, 1e7, 16777217.0, 123456.789]),
+    (
+        F32,
+        [
+            0.0,
+            -0.0,
+            1.5,
+            0.1,
+            1e-5,
+            3.4028234663852886e38,
+            1.1754943508222875e-38,
+            1e-45,
+            -1e-40,
+            math.inf,
+            -math.inf,
+            1e7,
+            16777217.0,
+            123456.789,
+        ],
+    ),
     (I32, [0, 1, -1, 2147483647, -2147483648, 65536]),
     (U32, [0, 1, 4294967295, 2147483648]),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("dtype", "values"), CONSTANTS, ids=str)
@@ -224,7 +297,8 @@ def test_constants_are_exact(run: Any, dtype: DType, values: list[float]) -> Non
 
 
 def test_constant_operations_that_wgsl_would_evaluate(run: Any) -> None:
-    """WGSL rejects constant expressions that overflow, and constant divisors of zero: the emitter keeps them at run time."""
+    """WGSL rejects constant expressions that overflow, and constant divisors of zero: the emitter keeps them at run
+    time."""
     b = KernelBuilder("constant_operations", 1)
     y = b.buffer("y", I32, Access.READ_WRITE)
     top = b.const(2147483647, I32)

@@ -1,14 +1,16 @@
-"""Adapters of an instance of our own: without OpenGL, which shows the same hardware a second time with fewer features, and without
-the process-wide instance of wgpu-py, whose settings belong to others. Importing this module loads the native library."""
+"""Adapters of an instance of our own: without OpenGL, which shows the same hardware a second time with fewer
+features, and without the process-wide instance of wgpu-py, whose settings belong to others. Importing this module
+loads the native library."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
+
+from wgpu.backends.wgpu_native import ffi, lib
 
 from poot_wgpu_device.caps import WANTED, Adapter
 from poot_wgpu_device.native import Handle, feature_number, text_of
 from poot_wgpu_device.structs import array, struct
-from wgpu.backends.wgpu_native import ffi, lib
 
 _BACKENDS = {
     "WGPUBackendType_Vulkan": "Vulkan",
@@ -55,7 +57,7 @@ class Instance:
             lib.wgpuAdapterRelease(handle)
         lib.wgpuInstanceRelease(self._instance)
 
-    def __enter__(self) -> Instance:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -17,7 +17,8 @@ ALWAYS_TRIED = frozenset({"dot4", "pack2x16float", "unpack2x16float", "unbounded
 _ROUTINES: Mapping[str, float] = MappingProxyType(
     {"exp": 2.0, "log": 1.5, "sin": 3.0, "cos": 3.0, "tanh": 2.0, "erf": 2.0, "pow": 2.0}
 )
-"""ULP of the routines where division and rounding are exact. Sine and cosine for |x| ≤ 100,000. tests/test_accuracy.py holds them to it."""
+"""ULP of the routines where division and rounding are exact. Sine and cosine for |x| ≤ 100,000.
+tests/test_accuracy.py holds them to it."""
 
 LLVMPIPE_ERRORS: Mapping[str, float] = MappingProxyType({"div": 0.5, "sqrt": 0.5, "rsqrt": 1.5, **_ROUTINES})
 """ULP on Mesa's llvmpipe, the worst of 2^18 random arguments an operation over its range, against float64."""
@@ -30,7 +31,8 @@ WGSL_ERRORS: Mapping[str, float] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """An adapter's facts. `software`: a CPU. `subgroup_sizes`: the least and greatest width. `limits` are named in `adapters`."""
+    """An adapter's facts. `software`: a CPU. `subgroup_sizes`: the least and greatest width. `limits` are named in
+    `adapters`."""
 
     name: str
     driver: str
@@ -42,6 +44,7 @@ class Adapter:
 
     @property
     def is_llvmpipe(self) -> bool:
+        """Mesa's driver for the CPU, whose arithmetic and limits are known."""
         return self.name.startswith("llvmpipe")
 
 
@@ -57,13 +60,15 @@ def caps_of(adapter: Adapter, features: Set[str], subgroup_width: int | None) ->
         max_groups=(groups, groups, groups),
         max_group_size=min(limit["group_size"], limit["group_size_x"]),
         max_shared_bytes=limit["shared_bytes"],
-        # 256: the largest value of this limit that WebGPU lets an adapter have, so that layouts are the same everywhere.
+        # 256: the largest value of this limit that WebGPU lets an adapter have, so that layouts are the same
+        # everywhere.
         offset_alignment=max(256, limit["offset_alignment"]),
         group_threads=32 if adapter.is_llvmpipe else 64,
         tile_rows=32,
         subgroup_width=subgroup_width if "subgroup" in features else None,
         features=frozenset(features),
-        # naga asks for no exact arithmetic. Mesa's llvmpipe does not fuse, but simplifies (a + b) − a and factors a·b + a·c.
+        # naga asks for no exact arithmetic. Mesa's llvmpipe does not fuse, but simplifies (a + b) − a and factors a·b
+        # + a·c.
         contracts=True,
         # llvmpipe keeps denormals; WGSL lets any implementation flush them.
         flushes_denormals=not adapter.is_llvmpipe,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ from poot_wgpu_device.native import STORAGE, Native
 from poot_wgpu_device.program import WgpuKernel, load_kernel, release_kernel
 from poot_wgpu_device.queue import Recorder, WgpuRecording, parse
 from poot_wgpu_device.rounds import CUT_SHORT, LIMIT, binds_fault
-from poot_wgpu_device.wait import Waiter
+from poot_wgpu_device.wait import Worker
 
 UNSENT_BYTES = 64 << 20
 """Written bytes that the library may hold in staging memory before they are submitted."""
@@ -42,7 +43,7 @@ class Flight:
 class WgpuDevice(KernelDevice):
     """One wgpu device. `synchronize` waits for the oldest replay that was not waited for.
 
-    `switched_off` says why an optional feature is not in the caps although the adapter names it.
+    `switched_off` says why an optional feature is not in the caps although it was tried.
     """
 
     def __init__(self, native: Native, caps: Caps, cache: CompileCache, *, timeout: float, timestamps: bool) -> None:
@@ -51,7 +52,6 @@ class WgpuDevice(KernelDevice):
         self._native = native
         self._target = Target("wgpu", caps)
         self._timeout = timeout
-        self._waiter = Waiter(native.poll)
         self._memory = Memory(native, caps.max_buffer_bytes or (1 << 31) - 256)
         self._fault = native.create_buffer(4, STORAGE)
         native.check("create_buffer")
@@ -60,8 +60,10 @@ class WgpuDevice(KernelDevice):
         self._flights: deque[Flight] = deque()
         self._served: tuple[BufferSlice, bytes] | None = None
         self._seconds: float | None = None
+        self._submitted = self._done = 0
         self._unsent = 0
         self._poisoned = ""
+        self._worker = Worker()
 
     @property
     def target(self) -> Target:
@@ -78,34 +80,32 @@ class WgpuDevice(KernelDevice):
 
     def allocate(self, kind: BufferKind, nbytes: int) -> Buffer:
         """WebGPU zeroes every buffer before its first use."""
-        self._require("allocate")
-        buffer = self._memory.allocate(kind, nbytes)
-        self._observe("allocate")
-        return buffer
+        with self._call("allocate"):
+            return self._memory.allocate(kind, nbytes)
 
     def free(self, buffer: Buffer) -> None:
         """The memory goes once no submission uses it."""
-        self._require("free")
-        if self._served is not None and self._served[0].buffer is buffer:
-            self._served = None
-        self._memory.free(buffer)
+        with self._call("free"):
+            self._forget_served(buffer)
+            self._memory.free(buffer)
 
     def write(self, buffer: Buffer, data: bytes | memoryview | NDArray[Any], offset: int = 0) -> None:
         """Copied before it returns. Bytes beside an odd piece keep their value, which costs a read."""
-        self._require("write")
-        flat = host_bytes(data)
-        self._memory.check(BufferSlice(buffer, offset, flat.size))
-        if flat.size == 0:
-            return
-        self._forget_served(buffer)
+        with self._call("write"):
+            flat = host_bytes(data)
+            self._memory.check(BufferSlice(buffer, offset, flat.size))
+            if flat.size:
+                self._forget_served(buffer)
+                self._write(buffer, flat, offset)
+
+    def _write(self, buffer: Buffer, flat: NDArray[np.uint8], offset: int) -> None:
         start = offset // 4 * 4
         for piece in self._whole_words(buffer, flat, offset):
             self._native.write(buffer.handle, start, memoryview(piece))
             start += piece.size
             self._unsent += piece.size
             if self._unsent >= UNSENT_BYTES:
-                self._wait(self._submit(None), "write")
-        self._observe("write")
+                self._wait(self._submit(None, "write"), "write")
 
     def _whole_words(self, buffer: Buffer, flat: NDArray[np.uint8], offset: int) -> Iterator[NDArray[np.uint8]]:
         """The data in pieces of whole words: bytes beside an odd start or end keep what the buffer holds there."""
@@ -125,21 +125,21 @@ class WgpuDevice(KernelDevice):
 
     def read(self, buffer: Buffer, out: memoryview | NDArray[Any], offset: int = 0) -> None:
         """From what the last `synchronize` brought where that holds it, else by a copy and a bounded wait."""
-        self._require("read")
-        flat = host_target(out)
-        self._memory.check(BufferSlice(buffer, offset, flat.size))
-        if self._served is not None:
-            block, data = self._served
-            start = offset - block.offset
-            if block.buffer is buffer and 0 <= start and start + flat.size <= block.nbytes:
-                flat[:] = np.frombuffer(data, np.uint8, flat.size, start)
-                return
-        low, high = offset // 4 * 4, words(offset + flat.size)
-        for start in range(low, high, READ_BYTES):
-            stop = min(start + READ_BYTES, high)
-            data = np.frombuffer(self._fetch(buffer, start, stop - start), np.uint8)
-            first, last = max(start, offset), min(stop, offset + flat.size)
-            flat[first - offset : last - offset] = data[first - start : last - start]
+        with self._call("read"):
+            flat = host_target(out)
+            self._memory.check(BufferSlice(buffer, offset, flat.size))
+            if self._served is not None:
+                block, data = self._served
+                start = offset - block.offset
+                if block.buffer is buffer and start >= 0 and start + flat.size <= block.nbytes:
+                    flat[:] = np.frombuffer(data, np.uint8, flat.size, start)
+                    return
+            low, high = offset // 4 * 4, words(offset + flat.size)
+            for start in range(low, high, READ_BYTES):
+                stop = min(start + READ_BYTES, high)
+                fetched = np.frombuffer(self._fetch(buffer, start, stop - start), np.uint8)
+                first, last = max(start, offset), min(stop, offset + flat.size)
+                flat[first - offset : last - offset] = fetched[first - start : last - start]
 
     def _fetch(self, buffer: Buffer, offset: int, nbytes: int) -> bytes:
         """Whole words of a buffer, after everything submitted and written."""
@@ -147,14 +147,18 @@ class WgpuDevice(KernelDevice):
         try:
             encoder = native.begin()
             native.copy(encoder, (buffer.handle, offset), (readback.handle, 0), nbytes)
-            return self._take(readback, nbytes, self._submit(native.finish(encoder)), "read")
+            return self._take(readback, nbytes, self._submit(native.finish(encoder), "read"), "read")
         finally:
             self._memory.free(readback)
 
     def memory(self) -> MemoryInfo:
         """What this device allocated; WebGPU does not say what is free."""
-        self._require("memory")
-        return MemoryInfo(self._memory.used, None, None)
+        with self._call("memory"):
+            return MemoryInfo(self._memory.used, None, None)
+
+    def _forget_served(self, buffer: Buffer) -> None:
+        if self._served is not None and self._served[0].buffer is buffer:
+            self._served = None
 
     # Kernels
 
@@ -164,31 +168,8 @@ class WgpuDevice(KernelDevice):
 
     def load(self, kernel: Kernel, compiled: Compiled) -> WgpuKernel:
         """The kernel's pipeline. Raises WgpuError where the library refuses it."""
-        self._require("load")
-        loaded = load_kernel(self._native, kernel, compiled, faults=binds_fault(kernel, self._target.caps))
-        self._observe("load")
-        return loaded
-
-    def record(self, commands: Commands, download: BufferSlice | None) -> Recording:
-        """Bind groups, and a readback of the download, the fault word and the time stamps."""
-        self._require("record")
-        recording = self._recorder.record(commands, download)
-        self._recordings.add(recording)
-        self._observe("record")
-        return recording
-
-    def release(self, recording: Recording) -> None:
-        """Forget a recording; what is in flight is waited for first."""
-        self._require("release")
-        assert isinstance(recording, WgpuRecording)
-        if recording.released:
-            return
-        if recording.in_flight:
-            last = max(flight.submission for flight in self._flights if flight.recording is recording)
-            self._wait(last, "release")
-            self._flights = deque(f for f in self._flights if f.recording is not recording)
-        self._recordings.discard(recording)
-        self._recorder.release(recording)
+        with self._call("load"):
+            return load_kernel(self._native, kernel, compiled, faults=binds_fault(kernel, self._target.caps))
 
     def _drop_kernels(self) -> None:
         for kernel in self._loaded.values():
@@ -197,30 +178,39 @@ class WgpuDevice(KernelDevice):
 
     # Steps
 
+    def record(self, commands: Commands, download: BufferSlice | None) -> Recording:
+        """Bind groups, a readback of the download, the fault word and the time stamps, and the first replay's command
+        buffer."""
+        with self._call("record"):
+            recording = self._recorder.record(commands, download)
+        self._recordings.add(recording)
+        return recording
+
     def replay(self, recording: Recording) -> None:
         """Submit what was encoded ahead, then encode the next replay while the device is busy."""
-        self._require("replay")
         assert isinstance(recording, WgpuRecording)
-        if recording.released:
-            raise ValueError("a released recording was replayed")
-        commands = recording.ready if recording.ready is not None else self._recorder.encode(recording)
-        recording.ready = None
-        submission = self._submit(commands)
-        if self._served is not None and self._served[0].buffer in recording.written:
-            self._served = None
-        self._flights.append(Flight(recording, submission))
-        recording.in_flight += 1
-        recording.replays += 1
-        # The first replay may be the only one, as of a weight's reordering.
-        if recording.replays > 1:
-            recording.ready = self._recorder.encode(recording)
+        with self._call("replay"):
+            if recording.released:
+                raise ValueError("a released recording was replayed")
+            commands = recording.ready if recording.ready is not None else self._recorder.encode(recording)
+            recording.ready = None
+            submission = self._submit(commands, "replay")
+            if self._served is not None and self._served[0].buffer in recording.written:
+                self._served = None
+            self._flights.append(Flight(recording, submission))
+            recording.in_flight += 1
+            recording.replays += 1
+            # The first replay may be the only one, as of a weight's reordering.
+            if recording.replays > 1:
+                recording.ready = self._recorder.encode(recording)
 
     def synchronize(self) -> None:
         """Wait for the oldest replay that was not waited for, and take what it brings."""
-        self._require("synchronize")
-        if not self._flights:
-            return
-        flight = self._flights.popleft()
+        with self._call("synchronize"):
+            if self._flights:
+                self._land(self._flights.popleft())
+
+    def _land(self, flight: Flight) -> None:
         recording = flight.recording
         recording.in_flight -= 1
         # A readback that a later replay writes again belongs to that one.
@@ -241,55 +231,75 @@ class WgpuDevice(KernelDevice):
 
     def device_time(self) -> float | None:
         """From the first pass's begin to the last one's end, of the replay that `synchronize` last waited for."""
-        self._require("device_time")
-        return self._seconds
+        with self._call("device_time"):
+            return self._seconds
+
+    def release(self, recording: Recording) -> None:
+        """Forget a recording; what of it is in flight is waited for first."""
+        assert isinstance(recording, WgpuRecording)
+        with self._call("release"):
+            if recording.in_flight and not recording.released:
+                self._wait(max(f.submission for f in self._flights if f.recording is recording), "release")
+                self._flights = deque(f for f in self._flights if f.recording is not recording)
+            self._recordings.discard(recording)
+            self._recorder.release(recording)
 
     # Submissions and waits
 
-    def _submit(self, commands: Any) -> int:
-        """Submit commands (None: only what was written) and give the submission's number."""
+    def _submit(self, commands: Any, what: str) -> int:
+        """Submit commands (None: only what was written) and give the submission's number. With others in flight that
+        may block."""
         try:
-            self._native.probe(self._fault, "submit")
+            self._native.probe(self._fault, what)
         except DeviceError as error:
-            if isinstance(error, DeviceLost):
-                self._poison(str(error))
-            elif commands is not None:
+            if commands is not None and not isinstance(error, DeviceLost):
                 self._native.drop(commands)
             raise
         self._unsent = 0
-        return int(self._native.submit(commands))
+        if self._submitted == self._done:
+            self._submitted = self._native.submit(commands)
+        else:
+            self._submitted = self._bounded(lambda: self._native.submit(commands), what)
+        return self._submitted
 
     def _wait(self, submission: int, what: str) -> None:
         """Raises DeviceTimeout, DeviceLost or what the library reported."""
-        if not self._waiter.wait(submission, self._timeout):
+        self._bounded(lambda: self._native.poll(submission), what)
+        self._done = max(self._done, submission)
+        self._native.check(what)
+
+    def _bounded(self, work: Any, what: str) -> int:
+        answer = self._worker.call(work, self._timeout)
+        if answer is None:
             self._poison(f"{what} did not finish within {self._timeout:g} s")
             raise DeviceTimeout(what, self._timeout)
-        self._observe(what)
+        return answer
 
     def _take(self, readback: Buffer, nbytes: int, submission: int, what: str) -> bytes:
         """The bytes that a submission copied into a readback buffer."""
         while not self._native.mapped.empty():
             self._native.mapped.get()  # of a map that was refused
         self._native.map(readback.handle, nbytes)
-        self._observe(what)
+        self._native.check(what)
         self._wait(submission, what)
         # The wait has run the map's callback.
         if self._native.mapped.empty() or not self._native.mapped.get():
-            self._poison(f"the result of {what} could not be mapped")
             raise DeviceLost(f"wgpu could not map the result of {what}; open the device again in a new process")
         return self._native.take(readback.handle, nbytes)
 
     # Failure and the end
 
-    def _require(self, call: str) -> None:
+    @contextmanager
+    def _call(self, name: str) -> Iterator[None]:
+        """A call of the contract: refused where the device is poisoned, and poisoning it where it finds the device
+        lost."""
         if self._poisoned:
-            raise Poisoned(f"{call} was refused, the device was not touched: {self._poisoned}; open it again in a new process")
-        self._observe(call)
-
-    def _observe(self, call: str) -> None:
-        """Raise DeviceLost where the device is gone, else what the library reported."""
+            raise Poisoned(
+                f"{name} was refused, the device was not touched: {self._poisoned}; open it again in a new process"
+            )
         try:
-            self._native.check(call)
+            yield
+            self._native.check(name)
         except DeviceLost as error:
             self._poison(str(error))
             raise
@@ -303,27 +313,22 @@ class WgpuDevice(KernelDevice):
         self._recordings.clear()
         self._loaded.clear()
 
-    def _forget_served(self, buffer: Buffer) -> None:
-        if self._served is not None and self._served[0].buffer is buffer:
-            self._served = None
-
     def close(self) -> None:
         """Wait, bounded, for what is in flight, and give everything back; where that fails it is leaked."""
         if self._poisoned:
             return
         try:
-            idle = self._waiter.wait(self._submit(None), self._timeout)
-        except DeviceError:
-            idle = False
-        if not idle:
-            self._poison("it did not come to an end when it was closed")
+            self._wait(self._submit(None, "close"), "close")
+        except DeviceError as error:
+            if not self._poisoned:
+                self._poison(f"it could not be closed: {error}")
             return
         for recording in self._recordings:
             self._recorder.release(recording)
         self._drop_kernels()
         self._memory.free_all()
         self._native.release_buffer(self._fault)
-        self._waiter.stop()
+        self._worker.stop()
         self._native.release()
         self._flights.clear()
         self._recordings.clear()

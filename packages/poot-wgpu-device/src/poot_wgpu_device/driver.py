@@ -34,7 +34,8 @@ class WgpuDriver:
         with Instance() as instance:
             adapters = instance.adapters
         found: list[Found | Missing] = [
-            Found(str(place), f"{a.name} ({', '.join(filter(None, (a.backend, a.driver)))})", a.software) for place, a in enumerate(adapters)
+            Found(str(place), f"{a.name} ({', '.join(filter(None, (a.backend, a.driver)))})", a.software)
+            for place, a in enumerate(adapters)
         ]
         return found or [Missing(NO_ADAPTER)]
 

@@ -1,8 +1,8 @@
 """Kernel IR to WGSL text. Pure: equal kernels and caps give equal text; no library, no hardware.
 
-Values are `let`, what a loop carries is `var`. A constant is written where it is used, unless every operand is one: WGSL would
-then evaluate the expression itself and reject overflow. Parameters are the bindings of group 0 in order; a kernel that may fault
-has the fault word as one more.
+Values are `let`, what a loop carries is `var`. A constant is written where it is used, unless every operand is one:
+WGSL would then evaluate the expression itself and reject overflow. Parameters are the bindings of group 0 in order; a
+kernel that may fault has the fault word as one more.
 """
 
 from __future__ import annotations
@@ -66,16 +66,27 @@ class Emitter:
         self.block(self.kernel.body)
         if self.watched:
             self.fault("cut_short", CUT_SHORT)
-        arguments = ", ".join(f"@builtin({BUILTINS[b][0]}) {b}: {BUILTINS[b][1]}" for b in BUILTINS if b in self._builtins)
+        arguments = ", ".join(
+            f"@builtin({BUILTINS[b][0]}) {b}: {BUILTINS[b][1]}" for b in BUILTINS if b in self._builtins
+        )
         head = [f"// {self.kernel.name}", *self._declarations()]
         routines = routine_text(self._routines)
-        body = ["", f"@compute @workgroup_size({self.kernel.group_size})", f"fn {ENTRY}({arguments}) {{", *self._lines, "}", ""]
+        body = [
+            "",
+            f"@compute @workgroup_size({self.kernel.group_size})",
+            f"fn {ENTRY}({arguments}) {{",
+            *self._lines,
+            "}",
+            "",
+        ]
         return "\n".join(head + (["", routines] if routines else []) + body)
 
     def _declarations(self) -> Iterator[str]:
         for place, param in enumerate(self.kernel.params):
             access = "read" if param.access is Access.READ else "read_write"
-            element = self._element(param.dtype, place in self.accesses.atomic_buffers, place in self.accesses.vector_buffers)
+            element = self._element(
+                param.dtype, place in self.accesses.atomic_buffers, place in self.accesses.vector_buffers
+            )
             yield f"@group(0) @binding({place}) var<storage, {access}> {self.buffer(place)}: array<{element}>;"
         if self.kernel.checks or self.watched:
             yield f"@group(0) @binding({len(self.kernel.params)}) var<storage, read_write> fault: array<atomic<u32>>;"
@@ -115,6 +126,7 @@ class Emitter:
         return f"wgpu: {op.kind}({types}) in kernel {self.kernel.name}" + (f", {op.line}" if op.line else "")
 
     def line(self, text: str) -> None:
+        """Append a line at the current depth."""
         self._lines.append("    " * self._depth + text)
 
     @contextmanager
@@ -127,7 +139,8 @@ class Emitter:
         self.line("}")
 
     def fault(self, condition: str, code: int) -> None:
-        """Set the fault word where the condition holds: the kernel's identity and the code. Of several the greatest stays."""
+        """Set the fault word where the condition holds: the kernel's identity and the code. Of several the greatest
+        stays."""
         with self.braces(f"if ({condition})"):
             self.line(f"atomicMax(&fault[0], {self.kernel.identity << 8 | code}u);")
 
@@ -189,7 +202,7 @@ class Emitter:
         self.line(f"var {name}: {type} = {value};")
         return name
 
-    def _literal(self, dtype: DType, value: int | float | bool) -> str:
+    def _literal(self, dtype: DType, value: float | bool) -> str:
         if dtype is DType.BOOL:
             return "true" if value else "false"
         if dtype is DType.U32:
@@ -208,7 +221,8 @@ class Emitter:
 
 
 class Accesses:
-    """How a kernel's memory is used: what must be atomic, and which buffers are only ever accessed four elements at a time."""
+    """How a kernel's memory is used: what must be atomic, and which buffers are only ever accessed four elements at a
+    time."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.atomic_buffers: set[int] = set()
@@ -241,7 +255,11 @@ def emit(kernel: Kernel, caps: Caps) -> str:
     from poot_wgpu_device.rules import RULES
 
     if kernel.group_size > caps.max_group_size:
-        raise Unsupported(f"wgpu: kernel {kernel.name}", f"{kernel.group_size} threads a group, the device has {caps.max_group_size}")
+        raise Unsupported(
+            f"wgpu: kernel {kernel.name}", f"{kernel.group_size} threads a group, the device has {caps.max_group_size}"
+        )
     if len(kernel.params) > caps.max_bindings:
-        raise Unsupported(f"wgpu: kernel {kernel.name}", f"{len(kernel.params)} buffers, the device binds {caps.max_bindings}")
+        raise Unsupported(
+            f"wgpu: kernel {kernel.name}", f"{len(kernel.params)} buffers, the device binds {caps.max_bindings}"
+        )
     return Emitter(kernel, caps, RULES).text()

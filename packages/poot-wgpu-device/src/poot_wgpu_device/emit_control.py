@@ -1,5 +1,5 @@
-"""WGSL rules of control flow. What a loop carries is a `var`; each round starts by copying it to `let`s, so that the assignments
-at its end may come in any order."""
+"""WGSL rules of control flow. What a loop carries is a `var`; each round starts by copying it to `let`s, so that the
+assignments at its end may come in any order."""
 
 from __future__ import annotations
 

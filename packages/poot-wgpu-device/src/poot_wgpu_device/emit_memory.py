@@ -40,7 +40,9 @@ def _store(e: Emitter, op: Op) -> None:
         return
     for k, i in enumerate(_elements(index, width)):
         part = value if width == 1 else f"{value}.{'xyzw'[k]}"
-        e.line(f"atomicStore(&{name}[{i}], {part});" if place in e.accesses.atomic_buffers else f"{name}[{i}] = {part};")
+        e.line(
+            f"atomicStore(&{name}[{i}], {part});" if place in e.accesses.atomic_buffers else f"{name}[{i}] = {part};"
+        )
 
 
 def _shared_load(e: Emitter, op: Op) -> None:

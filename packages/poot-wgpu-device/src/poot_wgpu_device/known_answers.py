@@ -1,4 +1,5 @@
-"""Known answers: a kernel for each optional feature, run when a device is opened. A wrong answer switches the feature off."""
+"""Known answers: a kernel for each optional feature, run when a device is opened. A wrong answer switches the feature
+off."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ Words = NDArray[np.uint32]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`kernel` maps each word of `given` to `per_thread` words; `wrong` says what is wrong with them, None where nothing is."""
+    """`kernel` maps each word of `given` to `per_thread` words; `wrong` says what is wrong with them, None where
+    nothing is."""
 
     feature: str
     kernel: Kernel
@@ -49,7 +51,11 @@ def cases() -> tuple[Case, ...]:
 
 
 def _case(
-    feature: str, given: Words, body: Callable[[KernelBuilder, Handle], Sequence[Handle]], count: int, wrong: Callable[[Words, Words], str | None]
+    feature: str,
+    given: Words,
+    body: Callable[[KernelBuilder, Handle], Sequence[Handle]],
+    count: int,
+    wrong: Callable[[Words, Words], str | None],
 ) -> Case:
     b = KernelBuilder(f"known_answer_{feature}", GROUP)
     source = b.buffer("source", DType.U32, Access.READ)
@@ -127,11 +133,15 @@ def _loops(b: KernelBuilder, word: Handle) -> list[Handle]:
 
 def _wrong_loops(given: Words, answer: Words) -> str | None:
     expected = np.where(np.arange(WORDS) < GROUP, ROUNDS + (given & np.uint32(1)), 1)
-    return None if np.array_equal(answer, expected) else f"loops end after {int(answer.max()):,} rounds: kernels watch theirs"
+    return (
+        None
+        if np.array_equal(answer, expected)
+        else f"loops end after {int(answer.max()):,} rounds: kernels watch theirs"
+    )
 
 
 def _halves() -> Words:
-    """Every sixteenth half, and all near zero, the least normal one, one and infinity, of both signs; NaN among them."""
+    """Every 16th half, and all near zero, the least normal one, one and infinity, of both signs. NaN is among them."""
     edges = np.concatenate([np.arange(64), 0x3E0 + np.arange(64), 0x3BE0 + np.arange(64), 0x7BC0 + np.arange(128)])
     both = np.concatenate([edges, edges + 0x8000])
     return np.concatenate([both, np.linspace(0, 0xFFFF, WORDS - both.size)]).astype(np.uint32)
@@ -142,7 +152,9 @@ def _around(halves: Words) -> Words:
     half = (halves & np.uint32(0x7FFF)).astype(np.uint16)
     above = np.minimum(half + np.uint16(1), np.uint16(0x7C00))
     # The neighbour above the greatest half is where infinity would be, were it a number.
-    below, next_ = (np.where(h == 0x7C00, np.float32(65536), h.view(np.float16).astype(np.float32)) for h in (half, above))
+    below, next_ = (
+        np.where(h == 0x7C00, np.float32(65536), h.view(np.float16).astype(np.float32)) for h in (half, above)
+    )
     with np.errstate(invalid="ignore"):  # NaN halves
         tie = (below + next_) / np.float32(2)
     bits = tie.view(np.uint32) + np.tile(np.array([0, 1, -1, 0], np.int32), WORDS // 4).view(np.uint32)

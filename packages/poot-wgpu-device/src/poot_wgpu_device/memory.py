@@ -15,7 +15,8 @@ from poot_wgpu_device.native import READBACK, STORAGE, Handle, Native
 
 
 class Memory:
-    """Every buffer that a device has allocated. Sizes are rounded up to whole words, which is all that WebGPU copies and binds."""
+    """Every buffer that a device has allocated. Sizes are rounded up to whole words, which is all that WebGPU copies
+    and binds."""
 
     def __init__(self, native: Native, limit: int) -> None:
         self._native = native
@@ -80,7 +81,9 @@ class Memory:
             raise ValueError(f"a {buffer.kind.value} buffer is not one of this device's, or was freed")
         if piece.offset < 0 or piece.nbytes < 0 or piece.offset + piece.nbytes > buffer.nbytes:
             end = piece.offset + piece.nbytes
-            raise ValueError(f"bytes {piece.offset} to {end} leave a {buffer.kind.value} buffer of {buffer.nbytes} bytes")
+            raise ValueError(
+                f"bytes {piece.offset} to {end} leave a {buffer.kind.value} buffer of {buffer.nbytes} bytes"
+            )
 
 
 def words(nbytes: int) -> int:

@@ -1,12 +1,12 @@
 """The C interface of wgpu-native (webgpu.h), as far as a device needs it; `adapters` has the rest.
 
-wgpu-py's classes are not used. They have no hook for a lost device, no bound on a wait, and cost three times as much for each
-dispatch. Handles are opaque to callers. Errors do not raise where they happen: the library reports them to a callback
-within the call, `check` raises the first. Nothing here blocks but `poll`.
+wgpu-py's classes are not used. They have no hook for a lost device, no bound on a wait, and cost three times as much
+for each dispatch. Handles are opaque to callers. Errors do not raise where they happen: the library reports them to a
+callback within the call, `check` raises the first. Nothing here blocks but `poll` and `submit`.
 
-Three calls do not report but abort the process: submit, poll and the mapped range, each on a lost device and submit also on invalid
-commands. Everything that can be known is checked before them; a driver that loses the device inside one of them still takes the
-process along.
+Three calls do not report but abort the process: submit, poll and the mapped range, each on a lost device and submit
+also on invalid commands. Everything that can be known is checked before them; a driver that loses the device inside
+one of them still takes the process along.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import Any
 
+from wgpu.backends.wgpu_native import ffi, lib
+from wgpu.backends.wgpu_native._mappings import enum_str2int, enummap
+
 from poot_executor.errors import DeviceLost, DeviceNotFound
 from poot_wgpu_device.errors import WgpuError
 from poot_wgpu_device.structs import array, callback, struct, view
-from wgpu.backends.wgpu_native import ffi, lib
-from wgpu.backends.wgpu_native._mappings import enum_str2int, enummap
 
 Handle = Any
 
@@ -98,8 +99,11 @@ class Native:
         if self._errors:
             kind, message = self._errors[0]
             self._errors.clear()
+            # The library calls both of these validation errors.
             if "device is lost" in message and self.lost is None:
-                self.lost = message.splitlines()[-1].strip() or "the device is lost"
+                self.lost = "a call found it lost"
+            if "Not enough memory" in message:
+                kind = "out of memory"
             if self.lost is None:
                 raise WgpuError(call, kind, message)
         if self.lost is not None:
@@ -108,7 +112,8 @@ class Native:
     def probe(self, buffer: Handle, call: str) -> None:
         """`check` after a call that does nothing and fails on a lost device. Raises DeviceLost.
 
-        Submitting to a lost device aborts the process inside the library (gfx-rs/wgpu-native issue 588), so this comes first.
+        Submitting to a lost device aborts the process inside the library (gfx-rs/wgpu-native issue 588), so this
+        comes first.
         """
         lib.wgpuQueueWriteBuffer(self.queue, buffer, 0, ffi.NULL, 0)
         self.check(call)
@@ -123,8 +128,8 @@ class Native:
         return lib.wgpuDeviceCreateBuffer(self.device, descriptor)
 
     def release_buffer(self, buffer: Handle) -> None:
-        """Give its memory back once nothing uses it. Never `wgpuBufferDestroy`: a command buffer that names a destroyed buffer
-        aborts the process when it is submitted."""
+        """Give its memory back once nothing uses it. Never `wgpuBufferDestroy`: a command buffer that names a
+        destroyed buffer aborts the process when it is submitted."""
         lib.wgpuBufferRelease(buffer)
 
     def write(self, buffer: Handle, offset: int, data: memoryview) -> None:
@@ -147,7 +152,8 @@ class Native:
     # Kernels
 
     def create_module(self, code: bytes, *, bounded_loops: bool) -> Handle:
-        """A shader module of WGSL. Bounds checks are always on; loops get an iteration limit unless all are known to end."""
+        """A shader module of WGSL. Bounds checks are always on; loops get an iteration limit unless all are known to
+        end."""
         source = struct("WGPUShaderSourceWGSL")
         source.chain.sType = lib.WGPUSType_ShaderSourceWGSL
         text = view(code)
@@ -165,7 +171,9 @@ class Native:
         for place, only in enumerate(read_only):
             entries[place].binding = place
             entries[place].visibility = 0x4  # compute
-            entries[place].buffer.type = lib.WGPUBufferBindingType_ReadOnlyStorage if only else lib.WGPUBufferBindingType_Storage
+            entries[place].buffer.type = (
+                lib.WGPUBufferBindingType_ReadOnlyStorage if only else lib.WGPUBufferBindingType_Storage
+            )
         descriptor = struct("WGPUBindGroupLayoutDescriptor")
         descriptor.entryCount = len(read_only)
         descriptor.entries = entries
@@ -230,12 +238,17 @@ class Native:
     # Work
 
     def begin(self) -> Handle:
+        """A command encoder."""
         return lib.wgpuDeviceCreateCommandEncoder(self.device, self._encoder_descriptor)
 
-    def dispatch(self, encoder: Handle, dispatches: Sequence[tuple[Handle, Handle, int, int, int]], stamps: Any) -> None:
-        """One compute pass of (pipeline, bind group, groups x, y, z). WebGPU orders the dispatches of a pass by what they touch.
+    def dispatch(
+        self, encoder: Handle, dispatches: Sequence[tuple[Handle, Handle, int, int, int]], stamps: Any
+    ) -> None:
+        """One compute pass of (pipeline, bind group, groups x, y, z). WebGPU orders the dispatches of a pass by what
+        they touch.
 
         This loop is the host's cost of a step. `stamps` is what `stamp_writes` made, or None.
+
         """
         descriptor = self._pass_descriptor
         descriptor.timestampWrites = ffi.NULL if stamps is None else stamps
@@ -260,23 +273,29 @@ class Native:
         lib.wgpuCommandEncoderClearBuffer(encoder, buffer, 0, nbytes)
 
     def finish(self, encoder: Handle) -> Handle:
+        """The encoder's command buffer. Check it: an invalid one must not be submitted."""
         commands = lib.wgpuCommandEncoderFinish(encoder, self._buffer_descriptor)
         lib.wgpuCommandEncoderRelease(encoder)
         return commands
 
-    def submit(self, commands: Handle | None) -> Any:
-        """Submit a finished command buffer, which is then spent, and every write before it. The submission's number, for `poll`."""
+    def submit(self, commands: Handle | None) -> int:
+        """Submit a finished command buffer, which is then spent, and every write before it. The submission's number,
+        for `poll`.
+
+        llvmpipe's driver waits in here for the submission before, so with one in flight this is unbounded too.
+
+        """
         if commands is None:
-            return lib.wgpuQueueSubmitForIndex(self.queue, 0, ffi.NULL)
+            return int(lib.wgpuQueueSubmitForIndex(self.queue, 0, ffi.NULL))
         self._array[0] = commands
-        index = lib.wgpuQueueSubmitForIndex(self.queue, 1, self._array)
+        index = int(lib.wgpuQueueSubmitForIndex(self.queue, 1, self._array))
         lib.wgpuCommandBufferRelease(commands)
         return index
 
-    def poll(self, submission: int) -> None:
-        """Wait until a submission is done and the callbacks of what it used have run. Unbounded: see `Waiter`."""
+    def poll(self, submission: int) -> int:
+        """Wait until a submission is done and the callbacks of what it used have run. Unbounded: see `Worker`."""
         index = struct("WGPUSubmissionIndex", submission)
-        lib.wgpuDevicePoll(self.device, True, index)
+        return int(lib.wgpuDevicePoll(self.device, True, index))
 
     def drop(self, commands: Handle) -> None:
         """Forget a finished command buffer without submitting it."""
@@ -300,6 +319,7 @@ class Native:
         return writes
 
     def resolve(self, encoder: Handle, queries: Handle, target: Handle) -> None:
+        """Bring both time stamps into a buffer."""
         lib.wgpuCommandEncoderResolveQuerySet(encoder, queries, 0, 2, target, 0)
 
     def stamp_period(self) -> float:

@@ -22,7 +22,9 @@ def open_adapter(adapter: Handle, facts: Adapter, settings: DeviceSettings) -> W
     sizes = facts.subgroup_sizes
     named = ALWAYS_TRIED | ({"subgroup"} if "subgroup" in wanted else set())
     cache = CompileCache(settings.cache, emitter=source_digest("poot_wgpu_device"))
-    device = WgpuDevice(native, caps_of(facts, named, None), cache, timeout=settings.timeout, timestamps="timestamp-query" in wanted)
+    device = WgpuDevice(
+        native, caps_of(facts, named, None), cache, timeout=settings.timeout, timestamps="timestamp-query" in wanted
+    )
     try:
         switched_off: dict[str, str] = {}
         width = None

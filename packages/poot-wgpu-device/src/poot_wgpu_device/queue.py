@@ -1,5 +1,6 @@
-"""Recording and replay. A recording holds pipelines, bind groups and copies; each replay encodes them into a command buffer, which
-WebGPU allows to be submitted once. The next one is encoded right after a submission, while the device is busy.
+"""Recording and replay. A recording holds pipelines, bind groups and copies; each replay encodes them into a command
+buffer, which WebGPU allows to be submitted once. The next one is encoded right after a submission, while the device
+is busy.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ class Move:
 
 @dataclass(slots=True, eq=False)
 class WgpuRecording(Recording):
-    """Steps in order. `names` are the kernels that may fault, by identity; `written` the buffers that a replay may change.
+    """Steps in order. `names` are the kernels that may fault, by identity; `written` the buffers that a replay may
+    change.
 
-    `readback` receives the download, the fault word and the time stamps, in this order. `ready` is a command buffer made ahead.
+    `readback` receives the download, the fault word and the time stamps, in this order. `ready` is a command buffer
+    made ahead.
     """
 
     steps: list[Pass | Move]
@@ -141,7 +144,8 @@ class Recorder:
         recording.steps += [Move(from_, (between.handle, 0), nbytes), Move((between.handle, 0), to, nbytes)]
 
     def encode(self, recording: WgpuRecording) -> Handle:
-        """A command buffer of one replay. Raises WgpuError rather than give one that the library would refuse to submit."""
+        """A command buffer of one replay. Raises WgpuError rather than give one that the library would refuse to
+        submit."""
         native = self._native
         encoder = native.begin()
         if recording.faults:
@@ -226,4 +230,3 @@ def parse(recording: WgpuRecording, data: bytes) -> tuple[int, tuple[int, int] |
     if recording.stamps is None:
         return word, None
     return word, (int.from_bytes(data[at : at + 8], "little"), int.from_bytes(data[at + 8 : at + 16], "little"))
-

@@ -1,7 +1,8 @@
-"""Loop rounds of a kernel, as far as constants tell: llvmpipe ends all loops of a thread after 65,535 rounds together, silently.
+"""Loop rounds of a kernel, as far as constants tell: llvmpipe ends all loops of a thread after 65,535 rounds
+together, silently.
 
-Where the rounds are not known to stay below that, the emitter notes each loop that ends although its condition still holds, and
-the kernel faults with code `CUT_SHORT`.
+Where the rounds are not known to stay below that, the emitter notes each loop that ends although its condition still
+holds, and the kernel faults with code `CUT_SHORT`.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from poot_executor.compile.target import Caps
 from poot_executor.kernel.ir import Block, Kernel, Op, Val
 
 FEATURE = "unbounded_loops"
-"""Among the caps' features where loops of a device run for as long as they are told to."""
+"""Among the caps' features where loops run for as long as they are told to."""
 
 LIMIT = 65_535
-"""Rounds of all loops of one thread together, nested ones multiplied (LP_MAX_TGSI_LOOP_ITERATIONS in Mesa's gallivm)."""
+"""Rounds of all loops of a thread together, nested ones multiplied (LP_MAX_TGSI_LOOP_ITERATIONS in Mesa's gallivm)."""
 
 CUT_SHORT = 0
 """The fault code of a loop that the device ended early; a kernel's own checks have codes from 1."""

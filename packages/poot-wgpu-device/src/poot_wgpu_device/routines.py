@@ -1,10 +1,12 @@
-"""WGSL routines for what the language lacks or leaves inexact: elementary functions, half conversions, the high product.
+"""WGSL routines for what the language lacks or leaves inexact: elementary functions, half conversions, the high
+product.
 
-WGSL allows `exp` an error that grows with its argument, `log` and `sin` an absolute one, `tanh` and `pow` whatever they inherit,
-and has no `erf`; llvmpipe takes those freedoms (63, 20,000, 40, 10,000 and 98 ULP were seen). These routines use only operations
-that are nearly exact everywhere. Their polynomials are minimax fits on the stated intervals (Lawson iteration on 4,000
-Chebyshev points, weighted to relative error), rounded to f32; each comment says the fit's error. None needs a fused
-multiply-add, and none is hurt by one. Infinities are made from bits at run time, since a constant one is an error in WGSL.
+WGSL allows `exp` an error that grows with its argument, `log` and `sin` an absolute one, `tanh` and `pow` whatever
+they inherit, and has no `erf`; llvmpipe takes those freedoms (63, 20,000, 40, 10,000 and 98 ULP were seen). These
+routines use only operations that are nearly exact everywhere. Their polynomials are minimax fits on the stated
+intervals (Lawson iteration on 4,000 Chebyshev points, weighted to relative error), rounded to f32; each comment says
+the fit's error. None needs a fused multiply-add, and none is hurt by one. Infinities are made from bits at run time,
+since a constant one is an error in WGSL.
 """
 
 from __future__ import annotations
@@ -102,7 +104,8 @@ fn poot_tanh(x: f32) -> f32 {
     ("poot_exp", "poot_is_nan"),
 )
 
-# |x| < 1: x + x·P(x²), fit error 2^-29.7; else 1 − e^p, p a fit of log erfc on [1, 4] with error 2^-35 in erf; 1 beyond.
+# |x| < 1: x + x·P(x²), fit error 2^-29.7; else 1 − e^p, p a fit of log erfc on [1, 4] with error 2^-35 in erf; 1
+# beyond.
 _ERF = Routine(
     """\
 fn poot_erf(x: f32) -> f32 {
@@ -122,8 +125,8 @@ fn poot_erf(x: f32) -> f32 {
     ("poot_exp", "poot_is_nan"),
 )
 
-# r = x − n·π/2 with π/2 in four parts, the first three of 8 bits so that their products are exact while n < 2^16: |x| ≤ 100,000.
-# x: r, y: the quadrant's sine (0) or cosine (1) and sign in two bits.
+# r = x − n·π/2 with π/2 in four parts, the first three of 8 bits so that their products are exact while n < 2^16: |x|
+# ≤ 100,000. x: r, y: the quadrant's sine (0) or cosine (1) and sign in two bits.
 _QUADRANT = Routine(
     """\
 fn poot_quadrant(x: f32) -> vec2<f32> {
@@ -163,8 +166,8 @@ fn poot_cos(x: f32) -> f32 {
     ("poot_quadrant", "poot_sine"),
 )
 
-# The leading 12 bits of a number, so that the product of two such is exact. Cutting bits also hides the number from compilers that
-# would simplify (a + b) − a: Mesa's does.
+# The leading 12 bits of a number, so that the product of two such is exact. Cutting bits also hides the number from
+# compilers that would simplify (a + b) − a: Mesa's does.
 _TOP = Routine(
     """\
 fn poot_top(x: f32) -> f32 {
@@ -172,8 +175,9 @@ fn poot_top(x: f32) -> f32 {
 }"""
 )
 
-# a^b = 2^(b·log2 a), with log2 a and the product as unevaluated sums of two f32, so that the error does not grow with the exponent.
-# log2 a = k + (2/ln 2)·(s + s·z·R(z)), s and z as in poot_log: fit error of R 2^-37; 2^r = 1 + r·P(r), |r| ≤ ½: 2^-29.
+# a^b = 2^(b·log2 a), with log2 a and the product as unevaluated sums of two f32, so that the error does not grow with
+# the exponent. log2 a = k + (2/ln 2)·(s + s·z·R(z)), s and z as in poot_log: fit error of R 2^-37; 2^r = 1 + r·P(r),
+# |r| ≤ ½: 2^-29.
 _POW = Routine(
     """\
 fn poot_pow(a: f32, b: f32) -> f32 {
@@ -200,9 +204,11 @@ fn poot_pow(a: f32, b: f32) -> f32 {
     let y_low = (e - e_high) * (log_high + log_low) + e_high * log_low;
     let y = clamp(y_high + y_low, -151.0f, 129.0f);
     let n = round(y);
-    let t = select(y - n, (y_high - n) + y_low, abs(y_high) < 200.0f && abs(y - n) <= 0.5f && y > -151.0f && y < 129.0f);
-    let p = fma(fma(fma(fma(fma(0.00015476192f, t, 0.001340055f), t, 0.009618005f), t, 0.05550327f), t, 0.24022651f), t, 0.6931472f);
-    let value = poot_scale(fma(t, p, 1.0f), i32(n));
+    let inside = abs(y_high) < 200.0f && y > -151.0f && y < 129.0f;
+    let t = select(y - n, (y_high - n) + y_low, inside);
+    let p = fma(fma(fma(0.00015476192f, t, 0.001340055f), t, 0.009618005f), t, 0.05550327f);
+    let q = fma(fma(p, t, 0.24022651f), t, 0.6931472f);
+    let value = poot_scale(fma(t, q, 1.0f), i32(n));
     if (b == 0.0f) {
         return 1.0f;
     }
@@ -254,11 +260,24 @@ fn poot_float_to_half(x: f32) -> u32 {
 
 ROUTINES: Mapping[str, Routine] = MappingProxyType(
     {
-        "poot_bits": _BITS, "poot_is_nan": _IS_NAN, "poot_scale": _SCALE, "poot_top": _TOP, "poot_exp": _EXP, "poot_log": _LOG,
-        "poot_tanh": _TANH, "poot_erf": _ERF, "poot_quadrant": _QUADRANT, "poot_sine": _SINE, "poot_sin": _SIN, "poot_cos": _COS,
-        "poot_pow": _POW, "poot_mulhi": _MULHI, "poot_half_to_float": _HALF_TO_FLOAT, "poot_float_to_half": _FLOAT_TO_HALF,
+        "poot_bits": _BITS,
+        "poot_is_nan": _IS_NAN,
+        "poot_scale": _SCALE,
+        "poot_top": _TOP,
+        "poot_exp": _EXP,
+        "poot_log": _LOG,
+        "poot_tanh": _TANH,
+        "poot_erf": _ERF,
+        "poot_quadrant": _QUADRANT,
+        "poot_sine": _SINE,
+        "poot_sin": _SIN,
+        "poot_cos": _COS,
+        "poot_pow": _POW,
+        "poot_mulhi": _MULHI,
+        "poot_half_to_float": _HALF_TO_FLOAT,
+        "poot_float_to_half": _FLOAT_TO_HALF,
     }
-)  # fmt: skip
+)
 """Every routine by name; each stands after those that it calls."""
 
 

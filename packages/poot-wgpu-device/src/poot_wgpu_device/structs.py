@@ -1,5 +1,5 @@
-"""The library's C types. cffi parses a type that is given as text together with every name of the header, which takes 15 ms each
-time; here one function type names them all, and is parsed once."""
+"""The library's C types. cffi parses a type that is given as text together with every name of the header, which takes
+15 ms each time; here one function type names them all, and is parsed once."""
 
 from __future__ import annotations
 
@@ -10,16 +10,42 @@ from typing import Any
 from wgpu.backends.wgpu_native import ffi
 
 _STRUCTS = (
-    "WGPUAdapterInfo", "WGPUBindGroupDescriptor", "WGPUBindGroupLayoutDescriptor", "WGPUBufferDescriptor", "WGPUBufferMapCallbackInfo",
-    "WGPUCommandBufferDescriptor", "WGPUCommandEncoderDescriptor", "WGPUComputePassDescriptor", "WGPUComputePipelineDescriptor",
-    "WGPUDeviceDescriptor", "WGPUInstanceDescriptor", "WGPUInstanceExtras", "WGPULimits", "WGPUPassTimestampWrites",
-    "WGPUPipelineLayoutDescriptor", "WGPUQuerySetDescriptor", "WGPURequestDeviceCallbackInfo", "WGPUShaderModuleDescriptor",
-    "WGPUShaderSourceWGSL", "WGPUSubmissionIndex",
-)  # fmt: skip
+    "WGPUAdapterInfo",
+    "WGPUBindGroupDescriptor",
+    "WGPUBindGroupLayoutDescriptor",
+    "WGPUBufferDescriptor",
+    "WGPUBufferMapCallbackInfo",
+    "WGPUCommandBufferDescriptor",
+    "WGPUCommandEncoderDescriptor",
+    "WGPUComputePassDescriptor",
+    "WGPUComputePipelineDescriptor",
+    "WGPUDeviceDescriptor",
+    "WGPUInstanceDescriptor",
+    "WGPUInstanceExtras",
+    "WGPULimits",
+    "WGPUPassTimestampWrites",
+    "WGPUPipelineLayoutDescriptor",
+    "WGPUQuerySetDescriptor",
+    "WGPURequestDeviceCallbackInfo",
+    "WGPUShaderModuleDescriptor",
+    "WGPUShaderSourceWGSL",
+    "WGPUSubmissionIndex",
+)
 _ARRAYS = (
-    "WGPUAdapter", "WGPUBindGroupEntry", "WGPUBindGroupLayout", "WGPUBindGroupLayoutEntry", "WGPUCommandBuffer", "WGPUFeatureName", "char",
-)  # fmt: skip
-_CALLBACKS = ("WGPUBufferMapCallback", "WGPUDeviceLostCallback", "WGPURequestDeviceCallback", "WGPUUncapturedErrorCallback")
+    "WGPUAdapter",
+    "WGPUBindGroupEntry",
+    "WGPUBindGroupLayout",
+    "WGPUBindGroupLayoutEntry",
+    "WGPUCommandBuffer",
+    "WGPUFeatureName",
+    "char",
+)
+_CALLBACKS = (
+    "WGPUBufferMapCallback",
+    "WGPUDeviceLostCallback",
+    "WGPURequestDeviceCallback",
+    "WGPUUncapturedErrorCallback",
+)
 
 
 def _types() -> Mapping[str, Any]:
