@@ -127,7 +127,7 @@ class Emission:
                 if len(value.shape) != 1 or layout.format.dtype is not DType.F32:
                     return None
                 return self.b.bitcast(self.buffers[value][0].load_words(index[0], 4), DType.F32)
-            if not flat or value.shape[axis] % 4 or value.dtype.size != 4 or value.dtype is DType.BOOL:
+            if not flat or value.shape[axis] % 4 or value.dtype is DType.BOOL:
                 return None
             return self.buffers[value][0].load(linear(self.b, index, value.shape), 4)
         equation = self.scene.graph.equation(value)

@@ -77,3 +77,32 @@ def contraction_schedule(
     while pick * 2 <= most and pick * 2 in fitting and rows >= slots * pick * 2 * GROUPS_LEAST and lanes == 1:
         pick *= 2
     return ContractionSchedule(caps.group_threads, lanes, pick, tile)
+
+
+QUERIES_MOST = 8
+"""Rows that an attention group takes: their weights and sums fit registers and shared memory."""
+SPLITS_MOST = 32
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSchedule:
+    """`threads` a group, `queries` rows a group; `parts` of the threads sum values over positions of their own; `splits` groups share
+    the positions of a row."""
+
+    threads: int
+    queries: int
+    parts: int
+    splits: int
+
+    def describe(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def attention_schedule(rows: int, batches: int, span: int, columns: int, caps: Caps) -> AttentionSchedule:
+    """The heuristic pick: as many splits as fill the device, each of at least one tile of positions."""
+    threads = caps.group_threads
+    queries = min(rows, QUERIES_MOST)
+    groups = -(-rows // queries) * batches
+    tiles = -(-span // threads)
+    splits = max(1, min(caps.parallel_groups // groups, tiles, SPLITS_MOST, caps.max_groups[2]))
+    return AttentionSchedule(threads, queries, max(1, threads // columns), splits)

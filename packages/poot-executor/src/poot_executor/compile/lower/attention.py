@@ -3,7 +3,8 @@
 A group takes up to `queries` rows that read the same K and V (all query heads of a KV head, and in prefill several tokens) and walks the
 positions a tile at a time: a thread a position for the scores, a thread a column for the values, the running maximum and sum rescaling
 what was gathered so far (Milakov and Gimelshein 2018; Dao et al. 2022). The grid is one for every position of a step, and a tile that no
-row of the group sees is passed over, by the graph's own mask.
+row of the group sees is passed over, by the graph's own mask. Where rows and heads cannot fill the device, `splits` groups share the
+positions and a second kernel combines what they gathered.
 """
 
 from __future__ import annotations
@@ -12,53 +13,58 @@ from math import prod
 
 from poot_executor.compile.elementwise import narrowed
 from poot_executor.compile.expression import Index, Scene, unravel
+from poot_executor.compile.lower.attention_combine import Partials, combine_splits, finished
 from poot_executor.compile.lower.draft import Draft, Frame
 from poot_executor.compile.region import Attention, Region
+from poot_executor.compile.schedule import AttentionSchedule, attention_schedule
 from poot_executor.compile.target import Caps
 from poot_executor.dtype import DType
 from poot_executor.errors import Unsupported
+from poot_executor.graph.graph import Value
 from poot_executor.kernel.buffers import SharedRef
 from poot_executor.kernel.builder import Var
 from poot_executor.kernel.handle import Handle
 
 LOWEST = float.fromhex("-0x1.fffffep+127")
 """The finite minimum: the running maximum before any position, so that no difference of maxima is NaN."""
-QUERIES_MOST = 8
 UNROLL = 4
 
 
-def lower_attention(scene: Scene, region: Region, caps: Caps) -> Draft:
+def lower_attention(scene: Scene, region: Region, caps: Caps) -> list[Draft]:
     """root[…, m, d] = Σₙ softmaxₙ(x[…, m, n]) · v[…, n, d], then the epilogue."""
     attention, root = region.attention, region.root
     assert attention is not None
     *lead, rows, columns = attention.out.output.shape
-    span = attention.out.inputs[1].shape[-2]
-    threads = caps.group_threads
-    queries = min(rows, QUERIES_MOST)
-    shared_bytes = 4 * (queries * attention.scores.inputs[0].shape[-1] + queries * threads)
-    if shared_bytes + 4 * threads > caps.max_shared_bytes:
+    span, depth = attention.out.inputs[1].shape[-2], attention.scores.inputs[0].shape[-1]
+    schedule = attention_schedule(rows, prod(lead), span, columns, caps)
+    shared_bytes = 4 * schedule.queries * (depth + schedule.threads + (columns * schedule.parts if schedule.parts > 1 else 0))
+    if shared_bytes + 4 * schedule.threads > caps.max_shared_bytes:
         raise Unsupported(f"attention of {attention.out.output.type}", f"it needs {shared_bytes:,} bytes of shared memory")
     stored = scene.stored - {root, attention.out.output}
-    frame = Frame(Scene(scene.graph, stored, scene.layouts), caps, region.kind, threads)
-    kernel = _Kernel(frame, attention, tuple(lead), rows, columns, span, threads, queries)
-    groups = (-(-rows // queries), prod(lead), 1)
+    inner = Scene(scene.graph, stored, scene.layouts)
+    frame = Frame(inner, caps, region.kind, schedule.threads)
+    kernel = _Kernel(frame, attention, tuple(lead), schedule)
+    groups = (-(-rows // schedule.queries), prod(lead), schedule.splits)
+    if groups[1] > caps.max_groups[1] or groups[2] > caps.max_groups[2]:
+        raise Unsupported(f"attention of {attention.out.output.type}", f"a grid of {groups} is over the target's {caps.max_groups}")
     kernel.emit(root)
-    return frame.draft(groups, frame.nbytes(), threads=threads, queries=queries, span=span)
+    drafts = [frame.draft(groups, frame.nbytes(), **schedule.describe(), span=span)]
+    if schedule.splits > 1:
+        drafts.append(combine_splits(inner, region, caps, schedule.splits))
+    return drafts
 
 
 class _Kernel:
     """One kernel's pieces, in the order in which they run."""
 
-    def __init__(
-        self, frame: Frame, attention: Attention, lead: tuple[int, ...], rows: int, columns: int, span: int, threads: int, queries: int
-    ) -> None:  # fmt: skip
-        self.frame, self.attention = frame, attention
-        self.lead, self.rows, self.columns, self.span = lead, rows, columns, span
-        self.threads, self.queries = threads, queries
+    def __init__(self, frame: Frame, attention: Attention, lead: tuple[int, ...], schedule: AttentionSchedule) -> None:
+        self.frame, self.attention, self.lead, self.schedule = frame, attention, lead, schedule
+        self.rows, self.columns = attention.out.output.shape[-2:]
+        self.span = attention.out.inputs[1].shape[-2]
         self.depth = attention.scores.inputs[0].shape[-1]
-        self.score_value: list[Handle] = []
+        self.threads, self.queries, self.parts = schedule.threads, schedule.queries, schedule.parts
 
-    def emit(self, root) -> None:  # noqa: ANN001
+    def emit(self, root: Value) -> None:
         frame, b, attention = self.frame, self.frame.b, self.attention
         scores = attention.scores
         frame.read(*scores.inputs)
@@ -66,26 +72,42 @@ class _Kernel:
             frame.read(attention.scores_root, supplied=[scores.output])
         frame.read(attention.exponent, supplied=[attention.scores_root])
         frame.read(attention.out.inputs[1])
-        if root is not attention.out.output:
+        split = self.schedule.splits > 1
+        if root is not attention.out.output and not split:
             frame.read(root, supplied=[attention.out.output])
-        out = frame.write(root)
+        partials = Partials.declare(frame, attention, self.schedule.splits) if split else None
+        out = None if split else frame.write(root)
         batch = unravel(b, b.group_id(1), self.lead) if self.lead else ()
         first = b.group_id(0) * self.queries
         row = [first + m if self.rows % self.queries == 0 else b.min(first + m, self.rows - 1) for m in range(self.queries)]
         query = self._share_queries(batch, row)
         weights = b.shared("weights", DType.F32, self.queries * self.threads)
-        per_thread = -(-self.columns // self.threads)
-        sums = [[b.var(0.0, DType.F32, name="sum") for _ in range(per_thread)] for _ in row]
+        sums = [[b.var(0.0, DType.F32, name="sum") for _ in self._columns()] for _ in row]
         greatest = [b.var(LOWEST, DType.F32, name="greatest") for _ in row]
         total = [b.var(0.0, DType.F32, name="total") for _ in row]
-        with b.range(0, -(-self.span // self.threads), name="tile") as tile:
+        tiles = -(-self.span // self.threads)
+        with b.range(b.group_id(2) if split else 0, tiles, self.schedule.splits, name="tile") as tile:
             place = tile * self.threads + b.thread_id()
             inside = place < self.span
             place = b.min(place, self.span - 1)
             seen = [self._sees(batch, m, place) & inside for m in row]
             with b.if_(self._any(seen)):
                 self._tile(batch, row, query, weights, tile, place, seen, sums, greatest, total)
-        self._store(root, out, batch, row, first, sums, total)
+        self._join_parts(sums)
+        with b.if_(b.thread_id() // self.columns == 0 if self.parts > 1 else b.const(True, DType.BOOL)):
+            for m, at in enumerate(row):
+                for j, column in enumerate(self._columns()):
+                    flat = self._flat_row(batch, at)
+                    inside = (first + m < self.rows) & (b.thread_id() + j * self.threads < self.columns * self.parts)
+                    if partials is not None:
+                        with b.if_(inside):
+                            partials.store(b, flat, b.group_id(2), column, sums[m][j].get(), greatest[m].get(), total[m].get())
+                    else:
+                        value = finished(frame, attention, batch, column, sums[m][j].get(), total[m].get())
+                        frame.supply(attention.out.output, lambda _index, value=value: value)
+                        position = flat * self.columns + column
+                        with b.if_(inside):
+                            out[position] = frame.element(root, unravel(b, position, root.shape))
 
     def _share_queries(self, batch: Index, row: list[Handle]) -> SharedRef:
         b = self.frame.b
@@ -96,13 +118,17 @@ class _Kernel:
         b.barrier()
         return query
 
+    def _flat_row(self, batch: Index, row: Handle) -> Handle:
+        """A row's number over all batches."""
+        flat, stride = row, self.rows
+        for at, extent in zip(reversed(batch), reversed(self.lead), strict=True):
+            flat = at * stride + flat
+            stride *= extent
+        return flat
+
     def _weights_index(self, batch: Index, row: Handle, place: Handle) -> Index:
         """A position of a row in the index space of the probabilities, whose leading dimensions may be split otherwise."""
-        shape = self.attention.exponent.shape
-        flat = row
-        for at, extent in zip(reversed(batch), reversed([prod((*self.lead[i + 1 :], self.rows)) for i in range(len(self.lead))]), strict=True):
-            flat = at * extent + flat
-        return (*unravel(self.frame.b, flat, shape[:-1]), place)
+        return (*unravel(self.frame.b, self._flat_row(batch, row), self.attention.exponent.shape[:-1]), place)
 
     def _sees(self, batch: Index, row: Handle, place: Handle) -> Handle:
         mask = self.attention.mask
@@ -133,7 +159,8 @@ class _Kernel:
             for part in sums[m]:
                 part.set(part.get() * scale)
         b.barrier()
-        with b.range(0, self.threads, unroll=UNROLL, name="n") as n:
+        start = b.thread_id() // self.columns if self.parts > 1 else 0
+        with b.range(start, self.threads, self.parts, unroll=UNROLL, name="n") as n:
             at = b.min(tile * self.threads + n, self.span - 1)
             shares = [weights[n + m * self.threads] for m in range(len(row))]
             for j, column in enumerate(self._columns()):
@@ -160,45 +187,33 @@ class _Kernel:
             product = products[m].get()
             frame.supply(attention.scores.output, lambda _index, value=product: value)
             if attention.scores_root is not attention.scores.output:
-                aligned = unravel(b, self._flat(batch, at, place), attention.scores_root.shape)
-                scored = frame.element(attention.scores_root, aligned)
+                position = self._flat_row(batch, at) * self.span + place
+                scored = frame.element(attention.scores_root, unravel(b, position, attention.scores_root.shape))
                 frame.supply(attention.scores_root, lambda _index, value=scored: value)
             results.append(frame.element(attention.exponent, self._weights_index(batch, at, place)))
         return results
 
-    def _flat(self, batch: Index, row: Handle, place: Handle) -> Handle:
-        flat = row
-        stride = self.rows
-        for at, extent in zip(reversed(batch), reversed(self.lead), strict=True):
-            flat = at * stride + flat
-            stride *= extent
-        return flat * self.span + place
-
     def _columns(self) -> list[Handle]:
+        """The columns of V that this thread sums; with several parts, each part of the threads has all of them once."""
         b = self.frame.b
+        if self.parts > 1:
+            return [b.thread_id() % self.columns]
         columns = [b.thread_id() + j * self.threads for j in range(-(-self.columns // self.threads))]
         return columns if self.columns % self.threads == 0 else [b.min(c, self.columns - 1) for c in columns]
 
-    def _store(self, root, out, batch: Index, row: list[Handle], first: Handle, sums: list[list[Var]], total: list[Var]) -> None:  # noqa: ANN001
-        frame, b, attention = self.frame, self.frame.b, self.attention
-        for m, at in enumerate(row):
-            lonely = total[m].get() == 0.0
-            for j, column in enumerate(self._columns()):
-                value = b.var(sums[m][j].get() / total[m].get(), DType.F32, name="value")
-                # A row that sees no position gives all of them the same weight.
-                with b.if_(lonely):
-                    plain = b.var(0.0, DType.F32, name="plain")
-                    with b.range(0, self.span, name="n") as n:
-                        plain.set(plain.get() + frame.element(attention.out.inputs[1], (*batch, n, column)))
-                    value.set(plain.get() * (1.0 / self.span))
-                flat = at
-                stride = self.rows
-                for place, extent in zip(reversed(batch), reversed(self.lead), strict=True):
-                    flat = place * stride + flat
-                    stride *= extent
-                result = value.get()
-                frame.supply(attention.out.output, lambda _index, value=result: value)
-                position = flat * self.columns + column
-                inside = (first + m < self.rows) & (b.thread_id() + j * self.threads < self.columns)
-                with b.if_(inside):
-                    out[position] = frame.element(root, unravel(b, position, root.shape)) if root is not attention.out.output else result
+    def _join_parts(self, sums: list[list[Var]]) -> None:
+        """Add up what the parts of the threads summed over their positions."""
+        if self.parts == 1:
+            return
+        b = self.frame.b
+        joined = b.shared("joined", DType.F32, self.queries * self.columns * self.parts)
+        used = self.columns * self.parts
+        with b.if_(b.thread_id() < used):
+            for m, (total,) in enumerate(sums):
+                joined[b.thread_id() + m * used] = total.get()
+        b.barrier()
+        for m, (total,) in enumerate(sums):
+            value = b.const(0.0, DType.F32)
+            for part in range(self.parts):
+                value = value + joined[b.thread_id() % self.columns + (m * used + part * self.columns)]
+            total.set(value)

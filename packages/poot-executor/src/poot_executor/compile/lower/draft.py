@@ -10,7 +10,7 @@ from poot_executor.compile.expression import Emission, Index, Scene, unravel
 from poot_executor.compile.target import Caps
 from poot_executor.dtype import DType
 from poot_executor.errors import Unsupported
-from poot_executor.graph.graph import Input, Value
+from poot_executor.graph.graph import Input, TensorType, Value
 from poot_executor.graph.keys import Storage
 from poot_executor.kernel.buffers import BufferRef
 from poot_executor.kernel.builder import KernelBuilder
@@ -87,6 +87,11 @@ class Frame:
         buffer = self._param(Operand(value), value.dtype, Access.READ_WRITE, name)
         self.buffers[value] = [buffer]
         return buffer
+
+    def scratch(self, number: int, shape: tuple[int, ...]) -> BufferRef:
+        """A parameter for f32 memory that lives as long as the region's dispatches run; equal numbers and shapes are one."""
+        value = Value(-1 - number, TensorType(shape, DType.F32))
+        return self._param(Operand(value), DType.F32, Access.READ_WRITE, f"scratch{number}")
 
     def _param(self, operand: Operand, dtype: DType, access: Access, name: str | None = None) -> BufferRef:
         buffer = self.b.buffer(name or f"in{len(self.operands)}", dtype, access)

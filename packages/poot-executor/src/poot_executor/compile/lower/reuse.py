@@ -27,7 +27,7 @@ class Reuse:
             return drafts
         renamed = dict(zip(known, values, strict=True))
         return [
-            Draft(d.kernel, tuple(Operand(renamed[o.value], o.part) for o in d.operands), d.groups, d.work, d.schedule) for d in drafts
+            Draft(d.kernel, tuple(Operand(renamed.get(o.value, o.value), o.part) for o in d.operands), d.groups, d.work, d.schedule) for d in drafts
         ]
 
 

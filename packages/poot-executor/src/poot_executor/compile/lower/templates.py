@@ -18,12 +18,14 @@ from poot_executor.compile.target import Caps
 TEMPLATES = {
     "pointwise": lower_pointwise, "gather": lower_pointwise, "row_reduction": lower_rows, "batched_contraction": lower_batched,
     "indexed_contraction": lower_batched, "scatter": lower_scatter, "update_slice": lower_scatter, "argmax": lower_argmax,
-    "attention": lower_attention, "top_k": lower_top_k, "random_bits": lower_random, "sample": lower_sample,
+    "top_k": lower_top_k, "random_bits": lower_random, "sample": lower_sample,
 }  # fmt: skip
 
 
 def lower_region(scene: Scene, region: Region, caps: Caps) -> list[Draft]:
     """The dispatches of a region, in order. Raises Unsupported naming what is missing."""
+    if region.attention is not None:
+        return lower_attention(scene, region, caps)
     if region.projection is not None:
         return lower_projection(scene, region, caps)
     return [TEMPLATES[region.kind](scene, region, caps)]

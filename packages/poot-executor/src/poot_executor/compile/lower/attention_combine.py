@@ -1,0 +1,89 @@
+"""What the splits of an attention gathered, and the kernel that combines them.
+
+Each split leaves its weighted sums and, for a row, its running maximum and total; with M the greatest maximum, a row's output is
+Σ sumsᵢ · exp(maxᵢ − M) over Σ totalᵢ · exp(maxᵢ − M).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from poot_executor.compile.expression import Index, Scene, unravel
+from poot_executor.compile.lower.draft import Draft, Frame, grid
+from poot_executor.compile.region import Attention, Region
+from poot_executor.compile.target import Caps
+from poot_executor.dtype import DType
+from poot_executor.kernel.buffers import BufferRef
+from poot_executor.kernel.builder import KernelBuilder
+from poot_executor.kernel.handle import Handle
+
+
+@dataclass(frozen=True, slots=True)
+class Partials:
+    """Scratch: sums [rows, splits, columns], maxima and totals [rows, splits]; rows of all batches."""
+
+    sums: BufferRef
+    greatest: BufferRef
+    total: BufferRef
+    splits: int
+    columns: int
+
+    @classmethod
+    def declare(cls, frame: Frame, attention: Attention, splits: int) -> Partials:
+        columns = attention.out.output.shape[-1]
+        rows = attention.out.output.type.count // columns
+        sums = frame.scratch(0, (rows, splits, columns))
+        return cls(sums, frame.scratch(1, (rows, splits)), frame.scratch(2, (rows, splits)), splits, columns)
+
+    def store(self, b: KernelBuilder, row: Handle, split: Handle, column: Handle, value: Handle, greatest: Handle, total: Handle) -> None:
+        """What one thread gathered; the thread of column 0 adds the row's maximum and total."""
+        at = row * self.splits + split
+        self.sums[at * self.columns + column] = value
+        with b.if_(column == 0):
+            self.greatest[at] = greatest
+            self.total[at] = total
+
+
+def finished(frame: Frame, attention: Attention, batch: Index, column: Handle, gathered: Handle, total: Handle) -> Handle:
+    """The output element: what was gathered over its weight. A row that sees no position gives all of them the same weight."""
+    b = frame.b
+    span = attention.out.inputs[1].shape[-2]
+    value = b.var(gathered / total, DType.F32, name="value")
+    with b.if_(total == 0.0):
+        plain = b.var(0.0, DType.F32, name="plain")
+        with b.range(0, span, name="n") as n:
+            plain.set(plain.get() + frame.element(attention.out.inputs[1], (*batch, n, column)))
+        value.set(plain.get() * (1.0 / span))
+    return value.get()
+
+
+def combine_splits(scene: Scene, region: Region, caps: Caps, splits: int) -> Draft:
+    """root from the partials: a thread an element."""
+    attention, root = region.attention, region.root
+    assert attention is not None
+    frame = Frame(scene, caps, "attention_combine", caps.group_threads)
+    frame.read(attention.out.inputs[1])
+    if root is not attention.out.output:
+        frame.read(root, supplied=[attention.out.output])
+    partials = Partials.declare(frame, attention, splits)
+    out = frame.write(root)
+    b = frame.b
+    count = attention.out.output.type.count
+    groups = grid(-(-count // caps.group_threads), caps)
+    place = frame.flat_group(groups) * caps.group_threads + b.thread_id()
+    with b.if_(place < count):
+        row, column = place // partials.columns, place % partials.columns
+        top = partials.greatest[row * splits]
+        for i in range(1, splits):
+            top = b.max(top, partials.greatest[row * splits + i])
+        gathered, total = b.const(0.0, DType.F32), b.const(0.0, DType.F32)
+        for i in range(splits):
+            at = row * splits + i
+            scale = b.exp(partials.greatest[at] - top)
+            gathered = b.fma(partials.sums[at * partials.columns + column], scale, gathered)
+            total = b.fma(partials.total[at], scale, total)
+        index = unravel(b, place, attention.out.output.shape)
+        value = finished(frame, attention, index[:-2], column, gathered, total)
+        frame.supply(attention.out.output, lambda _index: value)
+        out[place] = frame.element(root, unravel(b, place, root.shape))
+    return frame.draft(groups, 4 * count * (splits + 1), threads=caps.group_threads, splits=splits)
