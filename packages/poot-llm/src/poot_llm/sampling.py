@@ -139,7 +139,7 @@ class SamplerRow:
 def sampler_inputs(rows: Mapping[int, SamplerRow], count: int) -> dict[SlotKey, NDArray[np.generic]]:
     """The slots of `count` rows; rows that are not given are greedy."""
     seed = np.zeros((count, 2), DType.U32.numpy)
-    params = np.tile(np.float32([1, 0, 1, 0]), (count, 1))
+    params = np.tile(np.array([1, 0, 1, 0], np.float32), (count, 1))
     top_k = np.zeros(count, DType.I32.numpy)
     for place, row in rows.items():
         seed[place] = row.seed & 0xFFFFFFFF, row.seed >> 32

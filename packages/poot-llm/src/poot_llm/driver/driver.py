@@ -6,25 +6,23 @@ import heapq
 import secrets
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Items
-from operator import index as to_int
 from time import perf_counter
 from typing import Any, Self
 
-import numpy as np
 from numpy.typing import NDArray
 
 from poot_executor.errors import BindError, Poisoned, PootError, RequestError, Unsupported
 from poot_executor.executor import Executor
-from poot_executor.graph.keys import SlotKey
-from poot_llm.blocks.step import FROM_STATE, LAST, POS, SPARE, TOKEN, StepShape
+from poot_llm.blocks.step import StepShape
 from poot_llm.driver.choice import RowWork, choose_shape, shapes_for
 from poot_llm.driver.entries import Entries
 from poot_llm.driver.flights import Flight, Flights
+from poot_llm.driver.inputs import checked_prompt, following_inputs, step_inputs
 from poot_llm.driver.options import DriverOptions, EntryKey, StepSet
 from poot_llm.driver.sequence import FinishReason, NonFiniteLogits, Sequence, StepResult
 from poot_llm.driver.tokens import TokenStream
 from poot_llm.registry import ModelHandle
-from poot_llm.sampling import SamplerRow, SamplingParams, Suffix, sampler_inputs
+from poot_llm.sampling import SamplingParams, Suffix
 
 PROGRAM = "decoder"
 """The one program of a decoder: its prefill and decode steps differ in shape alone."""
@@ -114,7 +112,7 @@ class Driver:
         """
         self._require_open()
         params = SamplingParams() if params is None else params
-        ids = self._checked_prompt(prompt_ids)
+        ids = checked_prompt(prompt_ids, self.capacity, self.handle.config.vocabulary)
         if not self._free:
             return None
         self._prepare_row(self._free[0], len(ids), params)
@@ -130,23 +128,6 @@ class Driver:
         )
         self._open.add(sequence)
         return sequence
-
-    def _checked_prompt(self, prompt_ids: Items[int]) -> tuple[int, ...]:
-        try:
-            ids = tuple(map(to_int, prompt_ids))
-        except TypeError as error:
-            raise RequestError(f"prompt: token ids are whole numbers ({error})") from None
-        if not ids:
-            raise RequestError("prompt: it is empty, at least one token is needed")
-        if len(ids) + 1 > self.capacity:
-            raise RequestError(
-                f"prompt: {len(ids)} tokens and one to generate are {len(ids) + 1}, the capacity is {self.capacity}"
-            )
-        vocabulary = self.handle.config.vocabulary
-        for place, token in enumerate(ids):
-            if not 0 <= token < vocabulary:
-                raise RequestError(f"prompt[{place}] is {token}: token ids are 0 to {vocabulary - 1}")
-        return ids
 
     def step(self, sequences: Items[Sequence]) -> list[StepResult]:
         """Advance sequences, each by a chunk of what it has pending, in one step.
@@ -165,17 +146,23 @@ class Driver:
         flight = self._submit(sequences, shape, suffix)
         self._flights.finish(flight)
         results = self._results(sequences, flight, taken)
-        self._count(taken, perf_counter() - started)
+        seconds = perf_counter() - started
+        for sequence, count in taken.items():
+            sequence.count(count, seconds)
         return results
 
     def commit(self, sequence: Sequence, token: int) -> FinishReason | None:
         """Make a token part of the answer; the reason where that ends it.
 
-        Raises BindError where the sequence is finished or still has ids pending.
+        Raises BindError where the sequence is finished or still has ids pending, and for what is no
+        token id.
         """
         self._check_sequences([sequence])
         if sequence.pending:
             raise BindError(f"{sequence.pending} ids are pending: step until a token is given")
+        vocabulary = self.handle.config.vocabulary
+        if not 0 <= token < vocabulary:
+            raise BindError(f"token {token} is none: ids are 0 to {vocabulary - 1}")
         sequence.tokens.append(token)
         if token in sequence.stop_ids:
             sequence.finish_reason = FinishReason.STOP
@@ -258,7 +245,7 @@ class Driver:
             # An older step of another sequence failed: this one computes its state again.
             return StepResult(sequence, None), None
         (result,) = self._results([sequence], flight, taken)
-        self._count(taken, perf_counter() - started)
+        sequence.count(taken[sequence], perf_counter() - started)
         return result, following
 
     def _submit_following(self, sequence: Sequence, taken: int, flight: Flight) -> Flight | None:
@@ -273,10 +260,7 @@ class Driver:
         found = self._choose([work], sequence.params.suffix)
         if found is None or found[0].tokens != 1:
             return None
-        inputs = self._inputs([sequence], *found)
-        inputs[TOKEN][sequence.row] = FROM_STATE
-        inputs[POS][sequence.row] = len(sequence)
-        inputs[LAST][sequence.row] = 0
+        inputs = following_inputs(sequence, *found)
         return self._flights.submit(self._entries[EntryKey(PROGRAM, *found)], inputs)
 
     # Steps
@@ -305,24 +289,8 @@ class Driver:
         return None if shape is None else (shape, prepared[shape])
 
     def _submit(self, sequences: Items[Sequence], shape: StepShape, suffix: Suffix) -> Flight:
-        inputs = self._inputs(sequences, shape, suffix)
+        inputs = step_inputs(sequences, shape, suffix)
         return self._flights.submit(self._entries[EntryKey(PROGRAM, shape, suffix)], inputs)
-
-    def _inputs(self, sequences: Items[Sequence], shape: StepShape, suffix: Suffix) -> dict[SlotKey, NDArray[Any]]:
-        """The slots of a step in which each sequence takes as many pending ids as fit."""
-        tokens = np.zeros((shape.rows, shape.tokens), np.int32)
-        position = np.zeros(shape.rows, np.int32)
-        last = np.full(shape.rows, SPARE, np.int32)
-        for sequence in sequences:
-            ids = sequence.next_ids(shape.tokens)
-            tokens[sequence.row, : len(ids)] = ids
-            position[sequence.row] = sequence.cached
-            last[sequence.row] = len(ids) - 1
-        inputs: dict[SlotKey, NDArray[Any]] = {TOKEN: tokens, POS: position, LAST: last}
-        if suffix is Suffix.SAMPLED:
-            rows = {s.row: SamplerRow(s.seed, s.params) for s in sequences}
-            inputs.update(sampler_inputs(rows, shape.rows))
-        return inputs
 
     def _results(self, sequences: Items[Sequence], flight: Flight, taken: Mapping[Sequence, int]) -> list[StepResult]:
         if flight.outputs is None:
@@ -345,17 +313,6 @@ class Driver:
         sequence.finish_reason = FinishReason.ERROR
         sequence.failure = failure
         return StepResult(sequence, None, failure)
-
-    @staticmethod
-    def _count(taken: Mapping[Sequence, int], seconds: float) -> None:
-        for sequence, count in taken.items():
-            timings = sequence.timings
-            if sequence.tokens:
-                timings.decode_tokens += count
-                timings.decode_seconds += seconds
-            else:
-                timings.prefill_tokens += count
-                timings.prefill_seconds += seconds
 
     def _recover(self) -> None:
         """After a failed step: every state is zero, so every sequence computes its own again."""

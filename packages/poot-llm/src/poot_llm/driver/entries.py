@@ -74,14 +74,14 @@ class Entries:
         return self._entries[key]
 
     def missing(self, keys: Iterable[EntryKey]) -> list[EntryKey]:
-        """Those that are not prepared, each once, those with the most rows first. The first time
+        """Those that are not prepared, each once, the largest first: later ones fit into its arena. The first time
         the largest entry is among them: it gives the states their size.
         """
         missing = [key for key in dict.fromkeys(keys) if key not in self._entries]
         many = self._largest.shape.rows > 1
         if missing and many and not self._entries and self._largest not in missing:
             missing.insert(0, self._largest)
-        return sorted(missing, key=lambda key: -key.shape.rows)
+        return sorted(missing, key=lambda key: key.shape, reverse=True)
 
     def ensure(self, keys: Iterable[EntryKey]) -> None:
         """Prepare what is missing. No step may be submitted meanwhile.

@@ -93,8 +93,8 @@ class StepSet:
         return cls(rows, tokens, spans, capacity)
 
     def shapes(self) -> Iterator[StepShape]:
-        """All of them, those with the most rows first."""
-        for rows in reversed(self.rows):
+        """All of them."""
+        for rows in self.rows:
             for tokens in self.tokens:
                 for span in self.spans:
                     yield StepShape(rows, tokens, self.capacity, span)

@@ -72,6 +72,16 @@ class Sequence:
         """Ids whose K and V are still to be computed."""
         return len(self) - self.cached
 
+    def count(self, ids: int, seconds: float) -> None:
+        """Count a step that cached this many ids."""
+        timings = self.timings
+        if self.tokens:
+            timings.decode_tokens += ids
+            timings.decode_seconds += seconds
+        else:
+            timings.prefill_tokens += ids
+            timings.prefill_seconds += seconds
+
     def next_ids(self, count: int) -> Items[int]:
         """Up to `count` ids from the first that is not cached."""
         known = len(self.prompt_ids)
