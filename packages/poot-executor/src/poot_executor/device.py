@@ -1,7 +1,8 @@
 """A device: thin, nothing semantic. No graph walk, no slot kinds, no masks. One thread calls it.
 
-An entry point in the group `poot.devices` names a `Driver`. `Device` is what an engine drives; `KernelDevice` (kernel_device.py)
-implements `lower` and `upload` for devices that run kernels, a whole-graph device implements both itself.
+An entry point in the group `poot.devices` names a `Driver`. `Device` is what an engine drives; `KernelDevice`
+(kernel_device.py) implements `lower` and `upload` for devices that run kernels, a whole-graph device implements both
+itself.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ class Bindings:
 
 @dataclass(frozen=True, slots=True)
 class MemoryInfo:
-    """The runtime's own counters in bytes. `used` by kind is what this device allocated; None is unknown, never zero."""
+    """The runtime's own counters in bytes. `used` by kind is what this device allocated; None is unknown, never
+    zero."""
 
     used: Mapping[BufferKind, int]
     free: int | None
@@ -89,7 +91,8 @@ class Missing:
 
 
 class Driver(Protocol):
-    """What an entry point names. Importing its module loads no native library; `probe` is cheap and never raises for absent hardware.
+    """What an entry point names. Importing its module loads no native library; `probe` is cheap and never raises for
+    absent hardware.
 
     A driver may have `automatic = False`: it is opened only when it is asked for by name.
     """
@@ -106,7 +109,8 @@ class Recording(Protocol):
 
 
 class Device(ABC):
-    """One opened accelerator. Calls come from one thread. After a fault every call raises Poisoned and touches nothing."""
+    """One opened accelerator. Calls come from one thread. After a fault every call raises Poisoned and touches
+    nothing."""
 
     @property
     @abstractmethod
@@ -146,7 +150,8 @@ class Device(ABC):
 
     @abstractmethod
     def read(self, buffer: Buffer, out: memoryview | NDArray[Any], offset: int = 0) -> None:
-        """Copy bytes out into `out`, after every submitted replay. The output block of the replay that `synchronize` last
+        """Copy bytes out into `out`, after every submitted replay. The output block of the replay that `synchronize`
+        last
         waited for is served without a further submission where the device can."""
 
     @abstractmethod
@@ -173,7 +178,8 @@ class Device(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A kernel as the target's code: `code` is text or bytes, `entry` its entry point. Pure function of kernel and caps."""
+    """A kernel as the target's code: `code` is text or bytes, `entry` its entry point. Pure function of kernel and
+    caps."""
 
     name: str
     code: bytes

@@ -51,7 +51,16 @@ class DType(Enum):
         return _HELD[self]
 
 
-_SIZES = {DType.F32: 4, DType.F16: 2, DType.BF16: 2, DType.I32: 4, DType.U32: 4, DType.I8: 1, DType.U8: 1, DType.BOOL: 4}
+_SIZES = {
+    DType.F32: 4,
+    DType.F16: 2,
+    DType.BF16: 2,
+    DType.I32: 4,
+    DType.U32: 4,
+    DType.I8: 1,
+    DType.U8: 1,
+    DType.BOOL: 4,
+}
 _HELD = {
     DType.F32: np.dtype(np.float32), DType.F16: np.dtype(np.float16), DType.BF16: np.dtype(np.float32),
     DType.I32: np.dtype(np.int32), DType.U32: np.dtype(np.uint32), DType.I8: np.dtype(np.int8),

@@ -53,7 +53,9 @@ class OutOfMemory(DeviceError):
 
     def __init__(self, asked: int, free: int | None, limit: int | None, kind: str = "memory") -> None:
         known = [f"{name} {value:,} bytes" for name, value in (("free", free), ("limit", limit)) if value is not None]
-        super().__init__(f"out of device memory: asked for {asked:,} bytes of {kind}" + (f" ({', '.join(known)})" if known else ""))
+        super().__init__(
+            f"out of device memory: asked for {asked:,} bytes of {kind}" + (f" ({', '.join(known)})" if known else "")
+        )
         self.asked = asked
         self.free = free
         self.limit = limit
@@ -67,7 +69,9 @@ class DeviceTimeout(DeviceError):
     """A wait for the device outlasted its bound. The context is poisoned."""
 
     def __init__(self, what: str, seconds: float) -> None:
-        super().__init__(f"{what} did not finish within {seconds:g} s; the device is poisoned: open it again in a new process")
+        super().__init__(
+            f"{what} did not finish within {seconds:g} s; the device is poisoned: open it again in a new process"
+        )
         self.seconds = seconds
 
 
@@ -88,7 +92,9 @@ class CheckFailed(DeviceError):
     """A validation check of the program rejected the step. `code` is the check's place, `index` the first offender."""
 
     def __init__(self, code: int, index: int) -> None:
-        super().__init__(f"validation check {code} rejected the step at index {index}; reset the state before the next step")
+        super().__init__(
+            f"validation check {code} rejected the step at index {index}; reset the state before the next step"
+        )
         self.code = code
         self.index = index
 

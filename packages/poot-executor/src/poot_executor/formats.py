@@ -2,8 +2,8 @@
 
 A format is data: how many columns and bytes a block has, where its fields lie, and the numpy rule that decodes it,
 which the oracle, constant folding and tests use. Layouts are GGUF's: every block starts with f16 fields (scale `d`,
-for the `_1` formats minimum `m`), then for 5-bit formats 32 high bits, then the quants. In a 4-bit block byte i holds column i in its
-low half and column i + 16 in its high half (ggml `block_q4_0` and its kin).
+for the `_1` formats minimum `m`), then for 5-bit formats 32 high bits, then the quants. In a 4-bit block byte i holds
+column i in its low half and column i + 16 in its high half (ggml `block_q4_0` and its kin).
 """
 
 from __future__ import annotations
@@ -44,11 +44,14 @@ class Format:
     def row_bytes(self, columns: int) -> int:
         """Bytes of a stored row of `columns` elements. Raises Unsupported where blocks do not fill the row."""
         if columns % self.columns:
-            raise Unsupported(f"format {self.name}", f"a row of {columns} columns is not whole blocks of {self.columns}")
+            raise Unsupported(
+                f"format {self.name}", f"a row of {columns} columns is not whole blocks of {self.columns}"
+            )
         return columns // self.columns * self.nbytes
 
     def decode(self, raw: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Stored rows u8[..., row_bytes] to f32[..., columns]; each value is exact or one float32 rounding of d·q + m."""
+        """Stored rows u8[..., row_bytes] to f32[..., columns]; each value is exact or one float32 rounding of d·q +
+        m."""
         if self.dtype is not None:
             return _decode_dense(raw, self.dtype)
         blocks = np.ascontiguousarray(raw).reshape(*raw.shape[:-1], -1, self.nbytes)

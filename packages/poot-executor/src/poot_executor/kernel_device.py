@@ -12,7 +12,17 @@ from poot_executor.cache import CompileCache
 from poot_executor.compile.program import Arg, CopyCommand, Place, Program, Space, WeightUse
 from poot_executor.compile.reorder import ReorderStep, reorder_steps
 from poot_executor.device import (
-    Bindings, BoundArg, Buffer, BufferKind, BufferSlice, Commands, Compiled, Copy, Device, Dispatch, Recording,
+    Bindings,
+    BoundArg,
+    Buffer,
+    BufferKind,
+    BufferSlice,
+    Commands,
+    Compiled,
+    Copy,
+    Device,
+    Dispatch,
+    Recording,
 )  # fmt: skip
 from poot_executor.errors import DeviceLost, DeviceTimeout, Poisoned
 from poot_executor.kernel.ir import Kernel
@@ -31,7 +41,8 @@ class KernelDevice(Device):
 
     @abstractmethod
     def compile(self, kernel: Kernel) -> Compiled:
-        """Emit code. Pure and hardware-free: equal kernel and caps give equal bytes. Raises Unsupported by operation and type."""
+        """Emit code. Pure and hardware-free: equal kernel and caps give equal bytes. Raises Unsupported by operation
+        and type."""
 
     @abstractmethod
     def load(self, kernel: Kernel, compiled: Compiled) -> Any:
@@ -61,7 +72,8 @@ class KernelDevice(Device):
         return self.record(commands, bindings.outputs)
 
     def upload(self, use: WeightUse, stored: StoredTensor) -> Buffer:
-        """Reordered by a kernel on the device, a bounded run of rows at a time. On any failure nothing stays allocated, but where
+        """Reordered by a kernel on the device, a bounded run of rows at a time. On any failure nothing stays allocated,
+        but where
         the device is lost: then nothing may be touched, and what was allocated is leaked."""
         made: list[Buffer] = []
         try:

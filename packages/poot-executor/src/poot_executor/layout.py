@@ -1,13 +1,14 @@
 """How a weight lies on a device: planes of 32-bit words, tiles of rows interleaved.
 
-One layout for each weight, a function of its format, shape and the device's `Caps` alone, so that gather, matvec and matmul read
-one copy. The stored row [blocks] is taken apart into planes: the quants of all blocks, their scales, their high bits. A plane
-has `words` words a row, taken `vector` at a time (4 where a block allows: 16 bytes a load). Word w of row r lies at
+One layout for each weight, a function of its format, shape and the device's `Caps` alone, so that gather, matvec and
+matmul read one copy. The stored row [blocks] is taken apart into planes: the quants of all blocks, their scales, their
+high bits. A plane has `words` words a row, taken `vector` at a time (4 where a block allows: 16 bytes a load). Word w
+of row r lies at
 
     start + ((r // tile_rows) · words + w // vector · vector) · tile_rows + r % tile_rows · vector + w % vector
 
-so that neighbouring rows are neighbouring vectors, which is what a kernel with a lane a row wants; `tile_rows` = 1 is plain rows.
-The plane of quants comes first, so that its vectors are aligned.
+so that neighbouring rows are neighbouring vectors, which is what a kernel with a lane a row wants; `tile_rows` = 1 is
+plain rows. The plane of quants comes first, so that its vectors are aligned.
 Every format's fields start at even bytes, so a device word is two halfwords of the stored row: `halfwords` gives them.
 Fields of two bytes are paired: one word holds those of two neighbouring columns or blocks.
 A weight over the binding limit is split into `parts` by rows, each a region of its own.
@@ -31,8 +32,8 @@ T = TypeVar("T")
 class Plane:
     """A field of every block of a row, as words: `words` a row, taken `vector` at a time.
 
-    The field has `field_bytes` bytes at `field_offset` of a block; fields of 2 bytes share words in pairs. Within a part the plane
-    starts at word `start · padded rows`.
+    The field has `field_bytes` bytes at `field_offset` of a block; fields of 2 bytes share words in pairs. Within a
+    part the plane starts at word `start · padded rows`.
     """
 
     name: str
@@ -43,7 +44,8 @@ class Plane:
     vector: int
 
     def place(self, row: T, word: T, tile_rows: int, padded_rows: int) -> T:
-        """Where word `word` of row `row` of a part lies, in words from the part's start; for integers, arrays and kernel handles."""
+        """Where word `word` of row `row` of a part lies, in words from the part's start; for integers, arrays and
+        kernel handles."""
         tile, inner = row // tile_rows, row % tile_rows
         unit, rest = word // self.vector * self.vector, word % self.vector
         return (tile * self.words + unit) * tile_rows + inner * self.vector + rest + self.start * padded_rows
@@ -142,7 +144,9 @@ def _plane_fields(format: Format) -> list[tuple[str, int, int]]:
     return [(f.name, f.offset, f.nbytes) for f in reversed(format.fields)]
 
 
-def layout_for(format: Format, shape: tuple[int, ...], *, tile_rows: int, max_bytes: int | None, alignment: int) -> WeightLayout:
+def layout_for(
+    format: Format, shape: tuple[int, ...], *, tile_rows: int, max_bytes: int | None, alignment: int
+) -> WeightLayout:
     """The one layout of a stored tensor on a device. `max_bytes` bounds a part, `alignment` its offset (both bytes).
 
     Tensors of fewer than two axes keep plain rows. Raises Unsupported where one tile of rows exceeds `max_bytes`.
@@ -154,7 +158,10 @@ def layout_for(format: Format, shape: tuple[int, ...], *, tile_rows: int, max_by
     probe = WeightLayout(format, rows, columns, tile, ())
     tile_bytes = probe.row_words * 4 * tile
     if max_bytes is not None and tile_bytes > max_bytes:
-        raise Unsupported(f"weight {format.name}{list(shape)}", f"{tile} rows take {tile_bytes:,} bytes, over the binding limit of {max_bytes:,}")
+        raise Unsupported(
+            f"weight {format.name}{list(shape)}",
+            f"{tile} rows take {tile_bytes:,} bytes, over the binding limit of {max_bytes:,}",
+        )
     part_rows = rows if max_bytes is None else max_bytes // tile_bytes * tile
     parts: list[Part] = []
     offset = 0

@@ -1,4 +1,5 @@
-"""Settings: one dataclass, read once. Environment variables POOT_* are parsed here and nowhere else; a bad value is an error."""
+"""Settings: one dataclass, read once. Environment variables POOT_* are parsed here and nowhere else; a bad value is an
+error."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from poot_executor.errors import SettingsError
 
 @dataclass(frozen=True, slots=True)
 class DeviceSettings:
-    """What a device is opened with. `timeout` bounds every wait, in seconds; `cache` is the compile cache's folder, None for none."""
+    """What a device is opened with. `timeout` bounds every wait, in seconds; `cache` is the compile cache's folder,
+    None for none."""
 
     timeout: float = 600.0
     cache: Path | None = None
@@ -20,7 +22,8 @@ class DeviceSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All settings. `home` is poot's cache folder (checkpoints, compiled kernels); `dump` is where compile writes each pass's graph."""
+    """All settings. `home` is poot's cache folder (checkpoints, compiled kernels); `dump` is where compile writes each
+    pass's graph."""
 
     home: Path
     timeout: float = 600.0

@@ -14,7 +14,8 @@ from poot_executor.formats import Format
 
 @dataclass(frozen=True, slots=True, order=True)
 class WeightKey:
-    """A weight's typed role: `layer` is None for a weight of the whole model. `rope_frequencies`-like tables have roles too."""
+    """A weight's typed role: `layer` is None for a weight of the whole model. `rope_frequencies`-like tables have roles
+    too."""
 
     layer: int | None
     role: str
@@ -25,7 +26,8 @@ class WeightKey:
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor as stored: logical `shape` (row-major, the last axis in blocks), `data` its bytes, a read-only memory-mapped view."""
+    """A tensor as stored: logical `shape` (row-major, the last axis in blocks), `data` its bytes, a read-only
+    memory-mapped view."""
 
     name: str
     format: Format

@@ -17,7 +17,8 @@ from poot_executor.graph.graph import TensorType
 from poot_executor.graph.keys import SlotKey, SlotKind, StateKey
 from poot_executor.weights import WeightKey
 
-# A thread with rows of its own, activations passed round narrow subgroups; the same without subgroups; lanes that share rows.
+# A thread with rows of its own, activations passed round narrow subgroups; the same without subgroups; lanes that share
+# rows.
 ROWS = Caps(tile_rows=8, group_threads=32, subgroup_width=8, max_bindings=31, features=frozenset(["subgroup"]))
 PLAIN = Caps(tile_rows=4, group_threads=16, max_bindings=31)
 LANES = Caps(group_threads=64, subgroup_width=8, max_bindings=31, features=frozenset(["subgroup"]))
@@ -148,7 +149,9 @@ def test_an_epilogue_that_looks_too_far_says_why(rng):
     """A turn of a row's columns by a third needs more products than a group has."""
     b = Builder("reversed")
     format = FORMATS["q8_0"]
-    y = f.linear(b.slot(X, TensorType((2, 32), F32)), f.stored_weight(b, WeightKey(None, "w"), format, (64, 32)), format)
+    y = f.linear(
+        b.slot(X, TensorType((2, 32), F32)), f.stored_weight(b, WeightKey(None, "w"), format, (64, 32)), format
+    )
     y = p.reshape(y, (2, 64))
     b.output("y", p.concat([p.slice_(p.exp(y), (0, 20), (2, 64)), p.slice_(p.exp(y), (0, 0), (2, 20))], 1))
     inputs = {X: rng.standard_normal((2, 32)).astype(np.float32), WeightKey(None, "w"): stored(rng, "q8_0", 64, 32)}

@@ -14,12 +14,13 @@ from poot_executor.compile.program import Decline
 from poot_executor.compile.region import Attention, Region, Regions
 from poot_executor.graph.graph import Equation, Graph, Value
 
-
 FAINT = -1e30
 """A score at or below this stands for a masked position."""
 
 
-def match_attention(graph: Graph, region: Region, by_root: Mapping[Value, Region], readers: Mapping[Value, Sequence[Region]]) -> Attention | str:
+def match_attention(
+    graph: Graph, region: Region, by_root: Mapping[Value, Region], readers: Mapping[Value, Sequence[Region]]
+) -> Attention | str:
     """The attention that ends in a batched contraction, or why it is none."""
     out = region.anchor
     assert out is not None
@@ -43,7 +44,10 @@ def match_attention(graph: Graph, region: Region, by_root: Mapping[Value, Region
         return "the softmax is not over a contraction"
     if scores.kind != "batched_contraction" or len(readers.get(inner, ())) != 1:
         return "the scores are read elsewhere"
-    if scores.anchor.output.shape[:-2] != out.output.shape[:-2] or scores.anchor.output.shape[-2] != out.output.shape[-2]:
+    if (
+        scores.anchor.output.shape[:-2] != out.output.shape[:-2]
+        or scores.anchor.output.shape[-2] != out.output.shape[-2]
+    ):
         return "scores and output have different rows"
     mask = _mask_of(graph, exponent, inner)
     return Attention(scores.anchor, inner, exponent, left, out.inputs[0], out, region.root, mask)
@@ -125,7 +129,11 @@ def _softmax_of(graph: Graph, root: Value, greatest: Equation, total: Equation) 
 def _spread(graph: Graph, value: Value) -> Value:
     """The value under reshapes and broadcasts."""
     equation = graph.equation(value)
-    return _spread(graph, equation.inputs[0]) if equation is not None and equation.op in ("reshape", "broadcast") else value
+    return (
+        _spread(graph, equation.inputs[0])
+        if equation is not None and equation.op in ("reshape", "broadcast")
+        else value
+    )
 
 
 def _is_reciprocal(graph: Graph, value: Value, of: Value) -> bool:
@@ -145,7 +153,11 @@ def _aligned_leaf(graph: Graph, value: Value, by_root: Mapping[Value, Region]) -
     equation = graph.equation(value)
     if equation is None or not (equation.op in ELEMENTWISE or equation.op == "reshape"):
         return None
-    found = {leaf for v in equation.inputs if v.type.count == value.type.count and (leaf := _aligned_leaf(graph, v, by_root)) is not None}
+    found = {
+        leaf
+        for v in equation.inputs
+        if v.type.count == value.type.count and (leaf := _aligned_leaf(graph, v, by_root)) is not None
+    }
     return found.pop() if len(found) == 1 else None
 
 

@@ -21,7 +21,16 @@ SCATTERS = frozenset(("scatter_update", "dynamic_update_slice"))
 ANCHORS = SWEEPS | SCATTERS | {"random_bits"}
 DEAR = frozenset("exp log sqrt recip tanh erf sin cos div pow".split())
 """Operations that are not worth computing twice."""
-MOVEMENT_COST = {"reshape": 0, "transpose": 0, "broadcast": 0, "slice": 0, "iota": 0, "concat": 2, "pad": 2, "gather": 2}
+MOVEMENT_COST = {
+    "reshape": 0,
+    "transpose": 0,
+    "broadcast": 0,
+    "slice": 0,
+    "iota": 0,
+    "concat": 2,
+    "pad": 2,
+    "gather": 2,
+}
 """Operations that a movement costs; one that only changes the index costs none."""
 CHEAP_OPERATIONS = 12
 """An expression of at most this many operations is recomputed by each of its consumers rather than stored."""
@@ -43,7 +52,8 @@ def weight_view(graph: Graph, value: Value) -> Value | None:
 
 
 def weight_of(graph: Graph, anchor: Equation) -> Value | None:
-    """The weight [n, k] that a matmul [m, k] · [k, n] multiplies by, seen as it is stored; None where it is not so simple."""
+    """The weight [n, k] that a matmul [m, k] · [k, n] multiplies by, seen as it is stored; None where it is not so
+    simple."""
     equation = graph.equation(anchor.inputs[1])
     if equation is None or equation.op != "transpose" or equation.params["permutation"] != (1, 0):
         return None

@@ -1,7 +1,7 @@
 """Elementwise graph operations as kernel operations on one element.
 
-Within a kernel an f16 or bf16 element is an f32 that has been rounded to its dtype, and an i8 or u8 element an i32 that has been
-wrapped, so that storing it is exact.
+Within a kernel an f16 or bf16 element is an f32 that has been rounded to its dtype, and an i8 or u8 element an i32 that
+has been wrapped, so that storing it is exact.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def narrowed(b: KernelBuilder, value: Handle, dtype: DType) -> Handle:
 
 
 def converted(b: KernelBuilder, value: Handle, source: DType, target: DType) -> Handle:
-    """The graph's cast: floats round to nearest even, float to integer truncates, integers wrap, x to bool is x != 0."""
+    """The graph's cast: floats round to nearest even, float to integer truncates, integers wrap, x to bool is x !=
+    0."""
     held = HELD[target]
     if held is not value.dtype:
         value = b.cast(value, held)

@@ -1,7 +1,8 @@
 """A value as a function of its index: how a kernel computes what is not stored.
 
-An expression is pulled: asked for an element, it asks for its operands' elements, through movements (which change the index) down to
-leaves, which lie in buffers. What the template of a region supplies (an accumulator, a row's reduction) ends the descent too.
+An expression is pulled: asked for an element, it asks for its operands' elements, through movements (which change the
+index) down to leaves, which lie in buffers. What the template of a region supplies (an accumulator, a row's reduction)
+ends the descent too.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class Scene:
     layouts: Mapping[Value, WeightLayout]
 
     def leaves(self, value: Value, supplied: Set[Value]) -> list[Value]:
-        """The stored values under an expression, in order of first use. Small splat constants are baked and are no leaves."""
+        """The stored values under an expression, in order of first use. Small splat constants are baked and are no
+        leaves."""
         found: dict[Value, None] = {}
         seen: set[Value] = set()
 
@@ -84,7 +86,8 @@ class Emission:
         self._known: dict[tuple, tuple[Handle, Index, object]] = {}
 
     def element(self, value: Value, index: Index) -> Handle:
-        """One element, in the kernel dtype that holds its dtype (see `elementwise`). Asked for again, it is the same handle
+        """One element, in the kernel dtype that holds its dtype (see `elementwise`). Asked for again, it is the same
+        handle
         for as long as the scope that computed it is open."""
         key = (value, *(i.constant if i.constant is not None else id(i.val) for i in index))
         known = self._known.get(key)
@@ -99,10 +102,11 @@ class Emission:
         self._known.clear()
 
     def vector(self, value: Value, index: Index, axis: int) -> Handle:
-        """Four elements from `index`, neighbours along `axis`, as a vector: the index there is a multiple of 4, as is the extent.
+        """Four elements from `index`, neighbours along `axis`, as a vector: the index there is a multiple of 4, as is
+        the extent.
 
-        Where the four lie side by side in a buffer of 32-bit elements they are one load; elementwise operations work on the vector.
-        A value that does not change along the axis, or has one element there, is a scalar.
+        Where the four lie side by side in a buffer of 32-bit elements they are one load; elementwise operations work on
+        the vector. A value that does not change along the axis, or has one element there, is a scalar.
         """
         wide = self._wide(value, index, axis)
         if wide is not None:
@@ -135,12 +139,16 @@ class Emission:
         if equation.op in ELEMENTWISE and HELD[value.dtype] is not DType.BOOL:
             if any(HELD[v.dtype] is DType.BOOL for v in equation.inputs):
                 return None
-            return emit_elementwise(self.b, equation, self._level([self.vector(v, index, axis) for v in equation.inputs]))
+            return emit_elementwise(
+                self.b, equation, self._level([self.vector(v, index, axis) for v in equation.inputs])
+            )
         source = equation.inputs[0] if equation.inputs else value
         zero = self.b.const(0, DType.I32)
         match equation.op:
             case "broadcast":
-                return self.vector(source, tuple(zero if e == 1 else i for i, e in zip(index, source.shape, strict=True)), axis)
+                return self.vector(
+                    source, tuple(zero if e == 1 else i for i, e in zip(index, source.shape, strict=True)), axis
+                )
             case "transpose":
                 permutation = equation.params["permutation"]
                 moved: list[Handle] = [zero] * len(index)
@@ -176,7 +184,9 @@ class Emission:
         if value in self.scene.layouts:
             layout = self.scene.layouts[value]
             if layout.format.is_packed:
-                raise Unsupported(f"weight {value} of format {layout.format.name}", "its bytes are read only by packed_dequant")
+                raise Unsupported(
+                    f"weight {value} of format {layout.format.name}", "its bytes are read only by packed_dequant"
+                )
             return self._weight(value, index)
         (buffer,) = self.buffers[value]
         return buffer[linear(self.b, index, value.shape)]
@@ -221,7 +231,7 @@ def _same_tail(shape: tuple[int, ...], source: tuple[int, ...], axis: int) -> bo
     return behind <= len(source) and shape[axis:] == source[len(source) - behind :]
 
 
-def _reshape(e: Emission, inputs, params, output: Value, index: Index) -> Handle:  # noqa: ANN001, ARG001
+def _reshape(e: Emission, inputs, params, output: Value, index: Index) -> Handle:  # noqa: ANN001
     source = inputs[0]
     # Axes of extent 1 come and go without division.
     kept = [i for i, extent in zip(index, output.shape, strict=True) if extent != 1]
@@ -252,27 +262,36 @@ def _reshaped(b: KernelBuilder, index: Index, old: tuple[int, ...], new: tuple[i
     return tuple(result)
 
 
-def _transpose(e: Emission, inputs, params, output: Value, index: Index) -> Handle:  # noqa: ANN001, ARG001
+def _transpose(e: Emission, inputs, params, output: Value, index: Index) -> Handle:  # noqa: ANN001
     source: list[Handle | None] = [None] * len(index)
     for place, axis in zip(index, params["permutation"], strict=True):
         source[axis] = place
     return e.element(inputs[0], tuple(source))  # type: ignore[arg-type]
 
 
-def _broadcast(e: Emission, inputs, params, output: Value, index: Index) -> Handle:  # noqa: ANN001, ARG001
+def _broadcast(e: Emission, inputs, params, output: Value, index: Index) -> Handle:  # noqa: ANN001
     zero = e.b.const(0, DType.I32)
-    return e.element(inputs[0], tuple(zero if extent == 1 else i for i, extent in zip(index, inputs[0].shape, strict=True)))
+    return e.element(
+        inputs[0], tuple(zero if extent == 1 else i for i, extent in zip(index, inputs[0].shape, strict=True))
+    )
 
 
-def _slice(e: Emission, inputs, params, output: Value, index: Index) -> Handle:  # noqa: ANN001, ARG001
-    return e.element(inputs[0], tuple(i * step + start for i, start, step in zip(index, params["start"], params["step"], strict=True)))
+def _slice(e: Emission, inputs, params, output: Value, index: Index) -> Handle:  # noqa: ANN001
+    return e.element(
+        inputs[0],
+        tuple(i * step + start for i, start, step in zip(index, params["start"], params["step"], strict=True)),
+    )
 
 
 def _concat(e: Emission, inputs, params, output: Value, index: Index) -> Handle:  # noqa: ANN001
     axis, at = params["axis"], 0
     b = e.b
     place = index[axis]
-    result = b.var(0 if HELD[output.dtype].is_int else (False if output.dtype is DType.BOOL else 0.0), HELD[output.dtype], name="part")
+    result = b.var(
+        0 if HELD[output.dtype].is_int else (False if output.dtype is DType.BOOL else 0.0),
+        HELD[output.dtype],
+        name="part",
+    )
     for source in inputs:
         extent = source.shape[axis]
         with b.if_((place >= at) & (place < at + extent)):
@@ -293,17 +312,19 @@ def _pad(e: Emission, inputs, params, output: Value, index: Index) -> Handle:  #
         places.append(i - low if low else i)
     held = HELD[output.dtype]
     value = params["value"]
-    result = b.var(bool(value) if held is DType.BOOL else (float(value) if held is DType.F32 else int(value)), held, name="padded")
+    result = b.var(
+        bool(value) if held is DType.BOOL else (float(value) if held is DType.F32 else int(value)), held, name="padded"
+    )
     with b.if_(inside):
         result.set(e.element(source, tuple(places)))
     return result.get()
 
 
-def _iota(e: Emission, inputs, params, output: Value, index: Index) -> Handle:  # noqa: ANN001, ARG001
+def _iota(e: Emission, inputs, params, output: Value, index: Index) -> Handle:  # noqa: ANN001
     return e.b.cast(index[params["axis"]], HELD[output.dtype])
 
 
-def _gather(e: Emission, inputs, params, output: Value, index: Index) -> Handle:  # noqa: ANN001, ARG001
+def _gather(e: Emission, inputs, params, output: Value, index: Index) -> Handle:  # noqa: ANN001
     data, which = inputs
     split = len(which.shape)
     place = e.b.cast(e.element(which, index[:split]), DType.I32)
@@ -313,7 +334,7 @@ def _gather(e: Emission, inputs, params, output: Value, index: Index) -> Handle:
     return e.element(data, (place, *index[split:]))
 
 
-def _packed_dequant(e: Emission, inputs, params, output: Value, index: Index) -> Handle:  # noqa: ANN001, ARG001
+def _packed_dequant(e: Emission, inputs, params, output: Value, index: Index) -> Handle:  # noqa: ANN001
     source = inputs[0]
     index = _through_rows(e, source, index)
     base = _root(e.scene.graph, source)
@@ -346,7 +367,9 @@ def _through_rows(e: Emission, value: Value, index: Index) -> Index:
     if equation.op == "reshape" and whole:
         return _through_rows(e, source, (*_reshaped(e.b, rows, value.shape[:-1], source.shape[:-1]), column))
     if equation.op == "slice" and whole:
-        moved = tuple(i * s + a for i, a, s in zip(rows, equation.params["start"], equation.params["step"], strict=False))
+        moved = tuple(
+            i * s + a for i, a, s in zip(rows, equation.params["start"], equation.params["step"], strict=False)
+        )
         return _through_rows(e, source, (*moved, column))
     raise Unsupported(f"packed_dequant over {equation.op}", "packed rows are gathered, sliced and reshaped whole")
 

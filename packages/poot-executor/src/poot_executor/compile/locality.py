@@ -1,8 +1,8 @@
 """How far an epilogue looks: does an element of a value depend on products of its own aligned block alone?
 
-Cut the row-major order of a contraction's products into blocks (the columns of one head). A movement is local when it stays behind an axis
-split that counts whole blocks: a rotation of pairs, a norm over the head, a slice of it. Then a group of threads that has whole blocks
-of products can finish them.
+Cut the row-major order of a contraction's products into blocks (the columns of one head). A movement is local when it
+stays behind an axis split that counts whole blocks: a rotation of pairs, a norm over the head, a slice of it. Then a
+group of threads that has whole blocks of products can finish them.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from poot_executor.graph.graph import Equation, Graph, Value
 
 
 def is_local(graph: Graph, value: Value, product: Value, block: int, stride: int, stored: frozenset[Value]) -> bool:
-    """Does every element of `value` read `product` only inside the block (of `block` elements) that it belongs to itself?
+    """Does every element of `value` read `product` only inside the block (of `block` elements) that it belongs to
+    itself?
 
-    Elements belong to blocks by row-major order, value and product having equally many blocks. With a `stride` above 1 it must besides
-    read only places of the block that equal its own modulo `stride`.
+    Elements belong to blocks by row-major order, value and product having equally many blocks. With a `stride` above 1
+    it must besides read only places of the block that equal its own modulo `stride`.
     """
     count = product.type.count // block
     known: dict[Value, bool] = {}
@@ -30,7 +31,11 @@ def is_local(graph: Graph, value: Value, product: Value, block: int, stride: int
     def _step(v: Value) -> bool:
         equation = graph.equation(v)
         assert equation is not None
-        if v in stored or not _keeps_blocks(equation, count) or (stride > 1 and not _keeps_places(equation, count, stride)):
+        if (
+            v in stored
+            or not _keeps_blocks(equation, count)
+            or (stride > 1 and not _keeps_places(equation, count, stride))
+        ):
             return False
         return all(local(operand) for operand in equation.inputs)
 
@@ -63,7 +68,10 @@ def _keeps_blocks(equation: Equation, count: int) -> bool:
             return source.shape[:before] == equation.output.shape[:before]
         case "slice":
             lead = range(before)
-            return all(params["start"][a] == 0 and params["step"][a] == 1 and params["stop"][a] == source.shape[a] for a in lead)
+            return all(
+                params["start"][a] == 0 and params["step"][a] == 1 and params["stop"][a] == source.shape[a]
+                for a in lead
+            )
         case "pad":
             return all(params["low"][a] == 0 and params["high"][a] == 0 for a in range(before))
         case "concat":
@@ -82,7 +90,9 @@ def _keeps_places(equation: Equation, count: int, stride: int) -> bool:
     if op == "reshape":
         # Only leading axes may change, unless it splits the products into blocks.
         return source.shape[-1:] == output.shape[-1:] or prod(output.shape[:-1]) == count
-    if any(prod(shape[:-1]) != count or shape[-1] % stride for shape in (*(v.shape for v in equation.inputs), output.shape)):
+    if any(
+        prod(shape[:-1]) != count or shape[-1] % stride for shape in (*(v.shape for v in equation.inputs), output.shape)
+    ):
         return False
     last = len(output.shape) - 1
     match op:

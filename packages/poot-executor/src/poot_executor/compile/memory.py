@@ -1,4 +1,5 @@
-"""Where every value lies: one arena by lifetimes, one block each for inputs, outputs and constants, states and weights by key."""
+"""Where every value lies: one arena by lifetimes, one block each for inputs, outputs and constants, states and weights
+by key."""
 
 from __future__ import annotations
 
@@ -76,6 +77,3 @@ class Block:
         offset = self.nbytes
         self.nbytes += align(max(nbytes, 4), self.alignment)
         return offset
-
-
-

@@ -19,10 +19,11 @@ class CompileLimits:
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """`verify` checks the graph after every pass and every kernel after every kernel pass. `dump` writes each pass's graph there.
+    """`verify` checks the graph after every pass and every kernel after every kernel pass. `dump` writes each pass's
+    graph there.
 
-    `deterministic` restricts schedules to batch-invariant ones: the order in which a row is reduced depends neither on the
-    number of rows nor on the neighbours.
+    `deterministic` restricts schedules to batch-invariant ones: the order in which a row is reduced depends neither on
+    the number of rows nor on the neighbours.
     """
 
     verify: bool = False

@@ -1,7 +1,8 @@
 """The order of regions, and which values live in the buffer of the value that they update.
 
-A scatter updates its data in place when every read of the old value can come first. Then the result shares the data's buffer; a state
-is updated that way. Where it cannot, the data is copied before; a state's copy is refused when it is large.
+A scatter updates its data in place when every read of the old value can come first. Then the result shares the data's
+buffer; a state is updated that way. Where it cannot, the data is copied before; a state's copy is refused when it is
+large.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ COPY_LIMIT = 1 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unit:
-    """A region with its dispatches. `reads` are the stored values that they read, besides those that the region's roots update."""
+    """A region with its dispatches. `reads` are the stored values that they read, besides those that the region's roots
+    update."""
 
     region: Region
     drafts: tuple[Draft, ...]
@@ -37,7 +39,8 @@ class Unit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ordered:
-    """Units in order. `in_place` maps a result to the value whose buffer it takes; `copied` are results whose data is copied first.
+    """Units in order. `in_place` maps a result to the value whose buffer it takes; `copied` are results whose data is
+    copied first.
 
     `direct` are next states written straight into their state's buffer, `late` those that are copied there at the end.
     """
@@ -55,7 +58,8 @@ def make_unit(graph: Graph, region: Region, drafts: Sequence[Draft]) -> Unit:
 
 
 def order_units(graph: Graph, units: Sequence[Unit]) -> Ordered:
-    """Topological order that keeps the equations' own as far as reads before writes allow. Raises Unsupported for a large state copy."""
+    """Topological order that keeps the equations' own as far as reads before writes allow. Raises Unsupported for a
+    large state copy."""
     before_of = {pair.after: pair.before for pair in graph.state if pair.after != pair.before}
     befores = {pair.before for pair in graph.state}
     readers: dict[Value, set[int]] = {}
@@ -100,13 +104,16 @@ def order_units(graph: Graph, units: Sequence[Unit]) -> Ordered:
     for root in before_of:
         if root not in makers and root not in late:
             late.add(root)
-    return Ordered(tuple(units[i] for i in _topological(after)), in_place, frozenset(copied), frozenset(direct), frozenset(late))
+    return Ordered(
+        tuple(units[i] for i in _topological(after)), in_place, frozenset(copied), frozenset(direct), frozenset(late)
+    )
 
 
 def _refuse_large(state: Value, is_state: bool) -> None:
     if is_state and state.type.nbytes > COPY_LIMIT:
         raise Unsupported(
-            f"update of state {state}", f"its old value is read later: that would copy {state.type.nbytes:,} bytes a step"
+            f"update of state {state}",
+            f"its old value is read later: that would copy {state.type.nbytes:,} bytes a step",
         )
 
 

@@ -11,8 +11,8 @@ from poot_executor.compile.options import CompileOptions
 from poot_executor.compile.order import make_unit, order_units
 from poot_executor.compile.passes import run_passes
 from poot_executor.compile.plan import Plan, Planner, Schema, make_schema
-from poot_executor.compile.projections import fuse_projections
 from poot_executor.compile.program import Decline, Program, StateUse, WeightUse
+from poot_executor.compile.projections import fuse_projections
 from poot_executor.compile.regions import form_regions
 from poot_executor.compile.target import Caps, Granularity, Target
 from poot_executor.errors import CompileLimit, Unsupported
@@ -26,10 +26,11 @@ from poot_executor.layout import WeightLayout, layout_for
 from poot_executor.weights import WeightKey
 
 
-def compile(graph: Graph, target: Target, options: CompileOptions = CompileOptions()) -> Program:  # noqa: A001, B008
+def compile(graph: Graph, target: Target, options: CompileOptions = CompileOptions()) -> Program:  # noqa: B008
     """The program of a graph on a target. Needs no hardware.
 
-    Raises Unsupported naming the equation and the missing capability, CompileLimit naming the limit, GraphError for an ill-formed graph.
+    Raises Unsupported naming the equation and the missing capability, CompileLimit naming the limit, GraphError for an
+    ill-formed graph.
     """
     verify(graph)
     _limit("equations", options.limits.equations, len(graph.equations))
@@ -43,7 +44,8 @@ def compile(graph: Graph, target: Target, options: CompileOptions = CompileOptio
     scene = Scene(graph, regions.stored, layouts)
     reuse = Reuse()
     units = [
-        make_unit(graph, r, reuse.lower(scene, r, lambda r=r: lower_region(scene, r, target.caps))) for r in regions.regions
+        make_unit(graph, r, reuse.lower(scene, r, lambda r=r: lower_region(scene, r, target.caps)))
+        for r in regions.regions
     ]
     ordered = order_units(graph, units)
     plan = Planner(graph, ordered, layouts, schema, target.caps, _optimizer(target.caps, options)).run()
@@ -95,7 +97,9 @@ def _whole_graph(graph: Graph, target: Target, layouts: dict[Value, WeightLayout
     for equation in graph.equations:
         if allowed and equation.op not in allowed:
             raise Unsupported(f"{equation.op} -> {equation.output.type}", f"device {target.kind} has no {equation.op}")
-    weights = tuple(WeightUse(i.key, i.value.type, layouts[i.value]) for i in graph.inputs if isinstance(i.key, WeightKey))
+    weights = tuple(
+        WeightUse(i.key, i.value.type, layouts[i.value]) for i in graph.inputs if isinstance(i.key, WeightKey)
+    )
     states = tuple(StateUse(i.key, i.value.type) for i in graph.inputs if isinstance(i.key, StateKey))
     return Plan((), weights, states, b"", 0, 0)
 

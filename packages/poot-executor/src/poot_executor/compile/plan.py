@@ -9,7 +9,16 @@ from poot_executor.compile.lower.draft import Draft, Operand
 from poot_executor.compile.memory import Block, Span, align, plan_arena
 from poot_executor.compile.order import Ordered, Unit
 from poot_executor.compile.program import (
-    Arg, Command, CopyCommand, DispatchCommand, OutputField, Place, SlotField, Space, StateUse, WeightUse,
+    Arg,
+    Command,
+    CopyCommand,
+    DispatchCommand,
+    OutputField,
+    Place,
+    SlotField,
+    Space,
+    StateUse,
+    WeightUse,
 )  # fmt: skip
 from poot_executor.compile.target import Caps
 from poot_executor.dtype import to_bytes
@@ -23,7 +32,8 @@ from poot_executor.weights import WeightKey
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schema:
-    """The blocks that a program shares with its caller: slots in the input block, outputs and checks in the output block."""
+    """The blocks that a program shares with its caller: slots in the input block, outputs and checks in the output
+    block."""
 
     slots: tuple[SlotField, ...]
     input_bytes: int
@@ -35,7 +45,11 @@ class Schema:
 def make_schema(graph: Graph, alignment: int) -> Schema:
     """Fields at offsets that a kernel can bind."""
     inputs, outputs = Block(alignment), Block(alignment)
-    slots = tuple(SlotField(i.key, i.value.type, inputs.add(i.value.type.nbytes)) for i in graph.inputs if isinstance(i.key, SlotKey))
+    slots = tuple(
+        SlotField(i.key, i.value.type, inputs.add(i.value.type.nbytes))
+        for i in graph.inputs
+        if isinstance(i.key, SlotKey)
+    )
     named = tuple(OutputField(name, v.type, outputs.add(v.type.nbytes)) for name, v in graph.outputs.items())
     checks = tuple(outputs.add(4) for _ in graph.checks)
     return Schema(slots, inputs.nbytes, named, checks, outputs.nbytes)
@@ -79,7 +93,9 @@ class Planner:
         commands.extend(self.finals)
         self._copy_outputs(commands)
         weights = tuple(
-            WeightUse(i.key, i.value.type, self.layouts[i.value]) for i in self.graph.inputs if isinstance(i.key, WeightKey)
+            WeightUse(i.key, i.value.type, self.layouts[i.value])
+            for i in self.graph.inputs
+            if isinstance(i.key, WeightKey)
         )
         states = tuple(StateUse(i.key, i.value.type) for i in self.graph.inputs if isinstance(i.key, StateKey))
         return Plan(tuple(commands), weights, states, bytes(self.constants), arena_bytes, floor)
@@ -151,7 +167,9 @@ class Planner:
     def _fits(self, value: Value) -> None:
         limit = self.caps.max_binding_bytes
         if limit is not None and value.type.nbytes > limit:
-            raise Unsupported(f"tensor {value.type}", f"it takes {value.type.nbytes:,} bytes, over the binding limit of {limit:,}")
+            raise Unsupported(
+                f"tensor {value.type}", f"it takes {value.type.nbytes:,} bytes, over the binding limit of {limit:,}"
+            )
 
     def _commands(self, unit: Unit) -> list[Command]:
         commands: list[Command] = []
@@ -162,7 +180,15 @@ class Planner:
         for draft in unit.drafts:
             args = tuple(self._arg(draft, operand) for operand in draft.operands)
             commands.append(
-                DispatchCommand(self.optimize(draft.kernel), args, draft.groups, draft.work, unit.region.kind, tuple(equations), draft.schedule)
+                DispatchCommand(
+                    self.optimize(draft.kernel),
+                    args,
+                    draft.groups,
+                    draft.work,
+                    unit.region.kind,
+                    tuple(equations),
+                    draft.schedule,
+                )
             )
         return commands
 
@@ -199,6 +225,3 @@ class Planner:
                 raise Unsupported(f"output {value}", "a weight is not an output; return a computed value")
             if self.places[value] != target:
                 commands.append(CopyCommand(self.places[value], target))
-
-
-

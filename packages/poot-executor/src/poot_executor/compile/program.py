@@ -46,9 +46,11 @@ class Arg:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DispatchCommand:
-    """Run a kernel over `groups`. `work` is the planner's weight (bytes moved plus a fixed cost); `equations` are indices in the graph.
+    """Run a kernel over `groups`. `work` is the planner's weight (bytes moved plus a fixed cost); `equations` are
+    indices in the graph.
 
-    `region` names the template ("pointwise", "row_reduction", "contraction" …) and `schedule` its tunables, for `explain`.
+    `region` names the template ("pointwise", "row_reduction", "contraction" …) and `schedule` its tunables, for
+    `explain`.
     """
 
     kernel: Kernel
@@ -73,7 +75,8 @@ Command = DispatchCommand | CopyCommand
 
 @dataclass(frozen=True, slots=True)
 class WeightUse:
-    """A weight that the program reads: its key, the type and format that the graph names, and the layout its kernels expect."""
+    """A weight that the program reads: its key, the type and format that the graph names, and the layout its kernels
+    expect."""
 
     key: WeightKey
     type: TensorType
@@ -119,9 +122,9 @@ class Decline:
 class Program:
     """What `compile` returns.
 
-    `graph` is the optimized one. `commands` is empty for a whole-graph device, which lowers `graph` itself. `checks` are the byte
-    offsets in the output block of the graph's checks. `constants` are the bytes of the CONSTANT space. `arena_floor` is
-    the lower bound that liveness allows for `arena_bytes`.
+    `graph` is the optimized one. `commands` is empty for a whole-graph device, which lowers `graph` itself. `checks`
+    are the byte offsets in the output block of the graph's checks. `constants` are the bytes of the CONSTANT space.
+    `arena_floor` is the lower bound that liveness allows for `arena_bytes`.
     """
 
     graph: Graph

@@ -1,21 +1,21 @@
-"""Fusing around contractions with weights: what reads one input becomes one dispatch, with the norm before it and what follows each.
+"""Fusing around contractions with weights: what reads one input becomes one dispatch, with the norm before it and what
+follows each.
 
 Three steps, each over regions that the former made:
 
-1. an epilogue that looks further than its own element (a rotation of pairs, a write into KV) joins the contraction it reads;
-2. contractions of one input join: by equal rows when one finishes both (gate and up), side by side otherwise (Q, K and V);
-3. the row reduction that makes the input joins as their prologue, computed by every group for itself.
+1. an epilogue that looks further than its own element (a rotation of pairs, a write into KV) joins the contraction it
+reads; 2. contractions of one input join: by equal rows when one finishes both (gate and up), side by side otherwise (Q,
+K and V); 3. the row reduction that makes the input joins as their prologue, computed by every group for itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-
 from poot_executor.compile.attention import leaves_of
 from poot_executor.compile.classify import weight_of
-from poot_executor.compile.lower.blocks import block_columns
 from poot_executor.compile.locality import is_local
+from poot_executor.compile.lower.blocks import block_columns
 from poot_executor.compile.program import Decline
 from poot_executor.compile.region import Projection, Region, Regions, Segment
 from poot_executor.compile.schedule import contraction_schedule
@@ -61,7 +61,10 @@ class _Fuser:
                 else:
                     self.taken.add(region.root)
                     whole.append(self._region(Projection(self._anchor(region).inputs[0], (segment,), None)))
-        merged = [self._projection(left, [s for _, s in sorted(found, key=lambda f: f[0])]) for left, found in self.segments.items()]
+        merged = [
+            self._projection(left, [s for _, s in sorted(found, key=lambda f: f[0])])
+            for left, found in self.segments.items()
+        ]
         kept = [r for r in self.regions if r.root not in self.taken] + whole
         everything = sorted([*kept, *merged], key=lambda r: self.position[r.root])
         return Regions(tuple(everything), frozenset(self.stored), tuple(self.declines))
@@ -80,7 +83,9 @@ class _Fuser:
         if region.kind not in ("pointwise", "scatter", "contraction"):
             return
         domain = self._domain(region)
-        inner = [self.by_root[v] for v in leaves_of(self.graph, region, frozenset(self.stored)) if self._can_join(v, region)]
+        inner = [
+            self.by_root[v] for v in leaves_of(self.graph, region, frozenset(self.stored)) if self._can_join(v, region)
+        ]
         own = [region] if region.kind == "contraction" and self._single(region) else []
         if region.kind == "contraction" and not own:
             return
@@ -99,10 +104,16 @@ class _Fuser:
         scatter = self._anchor(region) if region.kind == "scatter" else None
         for joined in inner:
             self.stored.discard(joined.root)
-        self._add(Segment(tuple(self._anchor(r) for r in candidates), region.root, domain, scatter, *reach), [region, *inner])
+        self._add(
+            Segment(tuple(self._anchor(r) for r in candidates), region.root, domain, scatter, *reach), [region, *inner]
+        )
 
     def _domain(self, region: Region) -> Value:
-        return self._anchor(region).inputs[2] if region.kind == "scatter" and self._anchor(region).op == "scatter_update" else region.root
+        return (
+            self._anchor(region).inputs[2]
+            if region.kind == "scatter" and self._anchor(region).op == "scatter_update"
+            else region.root
+        )
 
     def _can_join(self, value: Value, reader: Region) -> bool:
         made = self.by_root.get(value)
@@ -142,7 +153,8 @@ class _Fuser:
         return "it looks beyond the products of one block"
 
     def _reaches(self, domain: Value, columns: int) -> list[tuple[int, int]]:
-        """Blocks to try, smallest reach first: one place, pairs of one place in the two halves of the last axis, the last axis."""
+        """Blocks to try, smallest reach first: one place, pairs of one place in the two halves of the last axis, the
+        last axis."""
         last = domain.shape[-1]
         found = [(1, 1)]
         if columns % last == 0:
@@ -171,7 +183,12 @@ class _Fuser:
 
     def _region(self, projection: Projection) -> Region:
         first = projection.segments[0]
-        alone = len(projection.segments) == 1 and projection.prologue is None and len(first.anchors) == 1 and first.block == 0
+        alone = (
+            len(projection.segments) == 1
+            and projection.prologue is None
+            and len(first.anchors) == 1
+            and first.block == 0
+        )
         return Region("contraction" if alone else "projection", first.root, None, (), None, projection)
 
     def _prologue(self, left: Value) -> Region | None:
@@ -192,6 +209,10 @@ class _Fuser:
 
     def _source(self, value: Value) -> Value:
         """The stored value under reshapes and casts, which a contraction's input may wear."""
-        while value not in self.stored and (equation := self.graph.equation(value)) is not None and equation.op in ("reshape", "cast"):
+        while (
+            value not in self.stored
+            and (equation := self.graph.equation(value)) is not None
+            and equation.op in ("reshape", "cast")
+        ):
             value = equation.inputs[0]
         return value

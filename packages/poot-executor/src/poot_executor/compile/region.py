@@ -13,8 +13,8 @@ from poot_executor.graph.graph import Equation, Value
 class Attention:
     """What the template needs: the three regions that become one.
 
-    `scores` and `out` are matmuls with equal leading dimensions; `exponent` is x, read at `weights`' index space [..., n];
-    `rounded` is the value whose dtype the probabilities are rounded to before they meet v.
+    `scores` and `out` are matmuls with equal leading dimensions; `exponent` is x, read at `weights`' index space [...,
+    n]; `rounded` is the value whose dtype the probabilities are rounded to before they meet v.
     """
 
     scores: Equation
@@ -31,10 +31,10 @@ class Attention:
 class Segment:
     """Weights of equal shape whose products a projection finishes together, and what becomes of them.
 
-    `anchors` are the matmuls. `domain` is the value that the epilogue computes element for element, in the row-major order of the
-    products: the root itself, or the updates of the scatter that is the root. `block` is how far an element's epilogue looks: at
-    products of the same aligned run of `block` columns, or for 0 at its own place alone. Of the run it looks only at places equal modulo
-    `stride` (1: all of them), as a rotation of halves does.
+    `anchors` are the matmuls. `domain` is the value that the epilogue computes element for element, in the row-major
+    order of the products: the root itself, or the updates of the scatter that is the root. `block` is how far an
+    element's epilogue looks: at products of the same aligned run of `block` columns, or for 0 at its own place alone.
+    Of the run it looks only at places equal modulo `stride` (1: all of them), as a rotation of halves does.
     """
 
     anchors: tuple[Equation, ...]
@@ -47,7 +47,8 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Projection:
-    """Contractions of one input by several weights in one dispatch. `prologue` is the row reduction that makes the input, or None."""
+    """Contractions of one input by several weights in one dispatch. `prologue` is the row reduction that makes the
+    input, or None."""
 
     left: Value
     segments: tuple[Segment, ...]
@@ -58,8 +59,9 @@ class Projection:
 class Region:
     """One kernel to be: `root` is the value that it stores and `kind` its template.
 
-    `anchor` is the equation that the template computes; where it is not the root's own, the root is its epilogue. `reductions` are the
-    row reductions inside, in order; the root has `rows` rows then (and, where it is itself a reduction, one element a row).
+    `anchor` is the equation that the template computes; where it is not the root's own, the root is its epilogue.
+    `reductions` are the row reductions inside, in order; the root has `rows` rows then (and, where it is itself a
+    reduction, one element a row).
     """
 
     kind: str

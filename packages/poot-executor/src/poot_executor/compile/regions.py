@@ -1,14 +1,16 @@
 """Regions: which values get a kernel of their own, and what each kernel computes.
 
-A region is an anchor with the pointwise work around it. Forming regions is deciding which values are *stored*, that is, written to a
-buffer; everything else is an expression that the region reading it computes at the index it needs.
+A region is an anchor with the pointwise work around it. Forming regions is deciding which values are *stored*, that is,
+written to a buffer; everything else is an expression that the region reading it computes at the index it needs.
 
 One walk from the last equation to the first decides, for whether a value is stored depends on its readers alone:
 
 - an output, a next state and a check are stored;
-- a contraction, selection or scatter is stored, unless it is absorbed: the stored elementwise value over it is then its epilogue;
+- a contraction, selection or scatter is stored, unless it is absorbed: the stored elementwise value over it is then its
+epilogue;
 - a reduction is stored, unless one region reads it and reads it row by row: that region is then a row reduction;
-- any other value is stored when several regions read it, or one region reads each element many times, and it is dear to compute.
+- any other value is stored when several regions read it, or one region reads each element many times, and it is dear to
+compute.
 """
 
 from __future__ import annotations
@@ -17,7 +19,15 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from poot_executor.compile.classify import (
-    ANCHORS, ELEMENTWISE, INDEX_MOVES, REDUCTIONS, SCATTERS, SWEEPS, operations, weight_of, weight_view,
+    ANCHORS,
+    ELEMENTWISE,
+    INDEX_MOVES,
+    REDUCTIONS,
+    SCATTERS,
+    SWEEPS,
+    operations,
+    weight_of,
+    weight_view,
 )  # fmt: skip
 from poot_executor.compile.program import Decline
 from poot_executor.compile.region import Region, Regions
@@ -26,7 +36,8 @@ from poot_executor.graph.graph import Equation, Graph, Value
 
 
 class Role(Enum):
-    """How a region reads a value: FULL has an element for each of the region's, SCALAR one for each of its rows, FREE anything else."""
+    """How a region reads a value: FULL has an element for each of the region's, SCALAR one for each of its rows, FREE
+    anything else."""
 
     FULL = "full"
     SCALAR = "scalar"
@@ -45,8 +56,8 @@ ROUNDS = 4
 def form_regions(graph: Graph) -> Regions:
     """Decide what is stored and group the rest around it.
 
-    What a value costs to recompute depends on which values under it are stored, and those are decided after it: so the walk is repeated
-    with what the last one stored, until nothing changes. Every round is valid by itself.
+    What a value costs to recompute depends on which values under it are stored, and those are decided after it: so the
+    walk is repeated with what the last one stored, until nothing changes. Every round is valid by itself.
     """
     assumed: frozenset[Value] = frozenset(i.value for i in graph.inputs)
     for _ in range(ROUNDS):
@@ -174,7 +185,8 @@ class _Former:
         return equation.output not in self.stored and equation.output in self.hot
 
     def _absorb(self, equation: Equation) -> None:
-        """Make a stored elementwise value the epilogue of the contraction under it, where elements correspond one to one."""
+        """Make a stored elementwise value the epilogue of the contraction under it, where elements correspond one to
+        one."""
         if equation.output.dtype.size < 4:
             return  # A thread stores one element of a contraction; narrow ones share words.
         anchor = self._anchor_below(equation)
@@ -218,7 +230,9 @@ class _Former:
         weight = weight_of(self.graph, anchor)
         whole_words = weight is not None and weight.shape[-1] * weight.dtype.size % 4 == 0
         # Rows of half words straddle a word: read element by element.
-        return "contraction" if weight is not None and (whole_words or weight.dtype is DType.U8) else "batched_contraction"
+        return (
+            "contraction" if weight is not None and (whole_words or weight.dtype is DType.U8) else "batched_contraction"
+        )
 
     def _gathers(self, equation: Equation) -> bool:
         if equation.op == "gather":

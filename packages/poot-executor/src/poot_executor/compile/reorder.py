@@ -1,4 +1,5 @@
-"""Putting a stored weight into its device layout: a kernel a run of rows, each thread one device word from two halfwords."""
+"""Putting a stored weight into its device layout: a kernel a run of rows, each thread one device word from two
+halfwords."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from poot_executor.layout import Part, Plane, WeightLayout
 
 @dataclass(frozen=True, slots=True)
 class ReorderStep:
-    """Stored bytes [first_byte, first_byte + nbytes) into a part: stage them, then run `kernel` over (staging, part)."""
+    """Stored bytes [first_byte, first_byte + nbytes) into a part: stage them, then run `kernel` over (staging,
+    part)."""
 
     part: Part
     first_byte: int
@@ -34,7 +36,9 @@ def reorder_steps(layout: WeightLayout, staging_bytes: int, caps: Caps) -> Itera
     tile = layout.tile_rows
     most = staging_bytes // (row_bytes * tile) * tile
     if most == 0:
-        raise Unsupported(f"weight of {layout.columns} columns", f"{tile} rows of {row_bytes:,} bytes exceed the staging buffer")
+        raise Unsupported(
+            f"weight of {layout.columns} columns", f"{tile} rows of {row_bytes:,} bytes exceed the staging buffer"
+        )
     for part in layout.parts:
         for first in range(0, part.rows, most):
             rows = min(most, part.rows - first)

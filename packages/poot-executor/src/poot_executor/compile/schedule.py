@@ -1,4 +1,5 @@
-"""Schedules as data: how many threads, rows, lanes and tokens a contraction takes, from its shape and the target's `Caps`."""
+"""Schedules as data: how many threads, rows, lanes and tokens a contraction takes, from its shape and the target's
+`Caps`."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ GROUPS_LEAST = 4
 
 @dataclass(frozen=True, slots=True)
 class ContractionSchedule:
-    """`threads` a group; `lanes` of them share a weight row's depth (1: a thread has rows of its own); `rows` weight rows a thread;
+    """`threads` a group; `lanes` of them share a weight row's depth (1: a thread has rows of its own); `rows` weight
+    rows a thread;
     `tile` activation rows a thread."""
 
     threads: int
@@ -37,8 +39,8 @@ class ContractionSchedule:
 def lane_count(units: int, caps: Caps) -> int:
     """How many threads share a row of `units` blocks.
 
-    With rows interleaved in tiles a thread has rows of its own: neighbouring threads then read neighbouring words. With plain rows the
-    lanes of a subgroup read one row's neighbouring vectors, and several subgroups share a long row.
+    With rows interleaved in tiles a thread has rows of its own: neighbouring threads then read neighbouring words. With
+    plain rows the lanes of a subgroup read one row's neighbouring vectors, and several subgroups share a long row.
     """
     width = caps.subgroup_width
     if caps.tile_rows > 1 or width is None or "subgroup" not in caps.features:
@@ -50,7 +52,8 @@ def lane_count(units: int, caps: Caps) -> int:
 
 
 def fits_block(columns: int, block: int, stride: int) -> bool:
-    """Can a group of `columns` products finish epilogues that look at `block` columns, at equal places modulo `stride`?"""
+    """Can a group of `columns` products finish epilogues that look at `block` columns, at equal places modulo
+    `stride`?"""
     if block < 2 or columns % block == 0:
         return True
     pieces = block // stride
@@ -60,10 +63,11 @@ def fits_block(columns: int, block: int, stride: int) -> bool:
 def contraction_schedule(
     rows: int, units: int, count: int, caps: Caps, *, anchors: int = 1, block: int = 0, stride: int = 1
 ) -> ContractionSchedule | None:  # fmt: skip
-    """The heuristic pick for `rows` weight rows of `units` blocks, `anchors` weights side by side, `count` activation rows.
+    """The heuristic pick for `rows` weight rows of `units` blocks, `anchors` weights side by side, `count` activation
+    rows.
 
-    More tokens a thread reuse a decoded weight; more rows a thread reuse an activation, as long as the groups that remain still fill the
-    device. None where no group has what an epilogue over `block` columns looks at.
+    More tokens a thread reuse a decoded weight; more rows a thread reuse an activation, as long as the groups that
+    remain still fill the device. None where no group has what an epilogue over `block` columns looks at.
     """
     lanes = lane_count(units, caps)
     slots = caps.group_threads // lanes
@@ -86,7 +90,8 @@ SPLITS_MOST = 32
 
 @dataclass(frozen=True, slots=True)
 class AttentionSchedule:
-    """`threads` a group, `queries` rows a group; `parts` of the threads sum values over positions of their own; `splits` groups share
+    """`threads` a group, `queries` rows a group; `parts` of the threads sum values over positions of their own;
+    `splits` groups share
     the positions of a row."""
 
     threads: int

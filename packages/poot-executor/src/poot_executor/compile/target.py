@@ -16,7 +16,18 @@ class Granularity(Enum):
 
 
 EXACT_ERRORS: Mapping[str, float] = MappingProxyType(
-    {"div": 0.5, "sqrt": 0.5, "rsqrt": 1.0, "exp": 1.0, "log": 1.0, "sin": 1.0, "cos": 1.0, "tanh": 1.0, "erf": 1.0, "pow": 2.0}
+    {
+        "div": 0.5,
+        "sqrt": 0.5,
+        "rsqrt": 1.0,
+        "exp": 1.0,
+        "log": 1.0,
+        "sin": 1.0,
+        "cos": 1.0,
+        "tanh": 1.0,
+        "erf": 1.0,
+        "pow": 2.0,
+    }
 )
 """Errors in units in the last place (ULP) of a target whose arithmetic is IEEE and whose library is good."""
 
@@ -25,10 +36,10 @@ EXACT_ERRORS: Mapping[str, float] = MappingProxyType(
 class Caps:
     """Limits, features and stated errors of a device. Sizes in bytes; None is unlimited or unknown.
 
-    `features` names capabilities of the kernel operation table ("subgroup", "dot4") and of later ones. `subgroup_width` is
-    set only where it is fixed. `tile_rows` is the number of weight rows interleaved in a device layout. `contracts` says
-    that the target may fuse a·b + c by itself; `flushes_denormals` that f32 denormals read or computed become zero.
-    `errors` are ULP bounds of kernel operations; `operations` is the op set of a whole-graph device (empty: all).
+    `features` names capabilities of the kernel operation table ("subgroup", "dot4") and of later ones. `subgroup_width`
+    is set only where it is fixed. `tile_rows` is the number of weight rows interleaved in a device layout. `contracts`
+    says that the target may fuse a·b + c by itself; `flushes_denormals` that f32 denormals read or computed become
+    zero. `errors` are ULP bounds of kernel operations; `operations` is the op set of a whole-graph device (empty: all).
     `group_threads` is the group size that schedules start from, `parallel_groups` how many groups keep the device busy.
     """
 

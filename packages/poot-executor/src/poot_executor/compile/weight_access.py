@@ -15,7 +15,9 @@ from poot_executor.kernel.packing import from_bf16
 from poot_executor.layout import Part, Plane, WeightLayout
 
 
-def weight_element(b: KernelBuilder, parts: Sequence[BufferRef], layout: WeightLayout, row: Handle, column: Handle) -> Handle:
+def weight_element(
+    b: KernelBuilder, parts: Sequence[BufferRef], layout: WeightLayout, row: Handle, column: Handle
+) -> Handle:
     """Element [row, column] as f32, decoded. With several parts the one that holds the row is read."""
     if len(parts) == 1:
         return _element(b, parts[0], layout, layout.parts[0], row, column)
@@ -26,12 +28,16 @@ def weight_element(b: KernelBuilder, parts: Sequence[BufferRef], layout: WeightL
     return value.get()
 
 
-def plane_word(buffer: BufferRef, layout: WeightLayout, part: Part, plane: Plane, row: Handle, word: Handle | int) -> Handle:
+def plane_word(
+    buffer: BufferRef, layout: WeightLayout, part: Part, plane: Plane, row: Handle, word: Handle | int
+) -> Handle:
     """Word `word` of a row of a part in a plane."""
     return buffer.load_words(plane.place(row, buffer.index_handle(word), layout.tile_rows, layout.padded(part.rows)))
 
 
-def _element(b: KernelBuilder, buffer: BufferRef, layout: WeightLayout, part: Part, row: Handle, column: Handle) -> Handle:
+def _element(
+    b: KernelBuilder, buffer: BufferRef, layout: WeightLayout, part: Part, row: Handle, column: Handle
+) -> Handle:
     def word(name: str, index: Handle) -> Handle:
         return plane_word(buffer, layout, part, layout.plane(name), row, index)
 

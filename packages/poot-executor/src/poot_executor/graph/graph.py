@@ -20,7 +20,8 @@ from poot_executor.weights import WeightKey
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """A static shape and an element type. A packed weight is u8[rows, row_bytes] with its `packed_dequant` beside it."""
+    """A static shape and an element type. A packed weight is u8[rows, row_bytes] with its `packed_dequant` beside
+    it."""
 
     shape: tuple[int, ...]
     dtype: DType
@@ -64,7 +65,8 @@ class Value:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Input:
-    """An input. `key` binds CONST, SLOT and STATE; `data` (as numpy holds it, see dtype) is there for COMPUTED alone."""
+    """An input. `key` binds CONST, SLOT and STATE; `data` (as numpy holds it, see dtype) is there for COMPUTED
+    alone."""
 
     value: Value
     storage: Storage

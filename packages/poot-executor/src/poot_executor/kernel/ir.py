@@ -2,12 +2,13 @@
 
 A kernel runs as a grid of groups of threads. Its body is a block: a list of operations, each with operands, attributes,
 results and, for control flow, nested blocks. Values are visible in their block and the blocks nested in it. Buffers are
-parameters of 32-bit elements (f32, i32, u32); narrower types are lowered to whole words by a pass before any emitter sees them.
+parameters of 32-bit elements (f32, i32, u32); narrower types are lowered to whole words by a pass before any emitter
+sees them.
 
 Control flow carries values explicitly. `for` has operands (low, high, step, *initial), a block with arguments
 (index, *carried) that ends in `yield`, and one result a carried value. `if` has operands (condition,) and two blocks
-ending in `yield`. `while` has operands (*initial), a condition block with arguments (*carried) ending in `yield condition`, and
-a body block with the same arguments ending in `yield *next`.
+ending in `yield`. `while` has operands (*initial), a condition block with arguments (*carried) ending in `yield
+condition`, and a body block with the same arguments ending in `yield *next`.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ class Block:
 
 
 class Access(Enum):
-    """READ: no dispatch ever writes the buffer (weights, slots, tables). READ_WRITE: everything else, read or written."""
+    """READ: no dispatch ever writes the buffer (weights, slots, tables). READ_WRITE: everything else, read or
+    written."""
 
     READ = "read"
     READ_WRITE = "read_write"
@@ -142,7 +144,8 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class OpRow:
-    """A row of the operation table: operand and result types in words, what the operation does, the capability it needs."""
+    """A row of the operation table: operand and result types in words, what the operation does, the capability it
+    needs."""
 
     name: str
     operands: str
@@ -159,14 +162,17 @@ def _rows(*rows: OpRow) -> dict[str, OpRow]:
 KERNEL_OPS: Mapping[str, OpRow] = MappingProxyType(
     _rows(
         # Values. T is any scalar or vector type; elementwise operations take vectors of one width.
-        OpRow("const", "", "T", "attr value: a Python number or bool; a float const is exact in its dtype; scalar only"),
+        OpRow(
+            "const", "", "T", "attr value: a Python number or bool; a float const is exact in its dtype; scalar only"
+        ),
         OpRow("group_id", "", "i32", "attr axis 0..2: the group's place in the grid"),
         OpRow("thread_id", "", "i32", "the thread's place in its group"),
         OpRow("lane_id", "", "i32", "the thread's place in its subgroup", "subgroup"),
         OpRow("subgroup_id", "", "i32", "the subgroup's place in its group", "subgroup"),
         OpRow("subgroup_size", "", "i32", "threads of a subgroup", "subgroup"),
         OpRow("length", "", "i32", "attr buffer (param index): its element count, as bound at the dispatch"),
-        # Arithmetic. Integers wrap; integer div and rem by zero are undefined: guard them. Shifts use the low 5 bits of the count.
+        # Arithmetic. Integers wrap; integer div and rem by zero are undefined: guard them. Shifts use the low 5 bits of
+        # the count.
         OpRow("neg", "T", "T", "−a"),
         OpRow("abs", "T", "T", "|a|"),
         OpRow("not", "int or bool", "same", "bitwise, logical for bool"),
@@ -202,7 +208,12 @@ KERNEL_OPS: Mapping[str, OpRow] = MappingProxyType(
         OpRow("ge", "T, T", "bool", ""),
         OpRow("fma", "f32, f32, f32", "f32", "a·b + c, rounded once where the target has it"),
         OpRow("select", "bool, T, T", "T", "operand 1 where true, else operand 2; both are evaluated"),
-        OpRow("cast", "T", "U", "number conversion; f32 to int truncates; int to f32 rounds to nearest; bool is 0 or 1; x to bool is x != 0"),
+        OpRow(
+            "cast",
+            "T",
+            "U",
+            "number conversion; f32 to int truncates; int to f32 rounds to nearest; bool is 0 or 1; x to bool is x != 0",
+        ),
         OpRow("bitcast", "T", "U", "the same 32 bits"),
         OpRow("half_to_float", "u32", "f32", "the f16 in the low 16 bits, exactly (denormals, inf, NaN too)"),
         OpRow("float_to_half", "f32", "u32", "to f16 bits in the low 16, nearest even; overflow is inf"),
@@ -214,18 +225,38 @@ KERNEL_OPS: Mapping[str, OpRow] = MappingProxyType(
         OpRow("store", "i32, T", "", "attr buffer (param index)", pure=False),
         OpRow("shared_load", "i32", "T", "attr array (shared index)", pure=False),
         OpRow("shared_store", "i32, T", "", "attr array (shared index)", pure=False),
-        OpRow("atomic", "i32, T", "T", "attrs buffer or array (index), operation add|min|max|or; the old value; i32 and u32", pure=False),
-        OpRow("barrier", "", "", "all threads of the group; shared and buffer memory; uniform control flow only", pure=False),
+        OpRow(
+            "atomic",
+            "i32, T",
+            "T",
+            "attrs buffer or array (index), operation add|min|max|or; the old value; i32 and u32",
+            pure=False,
+        ),
+        OpRow(
+            "barrier",
+            "",
+            "",
+            "all threads of the group; shared and buffer memory; uniform control flow only",
+            pure=False,
+        ),
         # Across threads, in uniform control flow.
         OpRow("subgroup_sum", "T", "T", "", "subgroup", pure=False),
         OpRow("subgroup_max", "T", "T", "", "subgroup", pure=False),
         OpRow("subgroup_min", "T", "T", "", "subgroup", pure=False),
         OpRow("subgroup_shuffle", "T, i32", "T", "the value of lane operand 1", "subgroup", pure=False),
         OpRow("subgroup_shuffle_xor", "T", "T", "attr mask: the value of lane (lane xor mask)", "subgroup", pure=False),
-        OpRow("group_sum", "T", "T", "over the group, every thread gets it; a pass lowers it before emission", pure=False),
+        OpRow(
+            "group_sum", "T", "T", "over the group, every thread gets it; a pass lowers it before emission", pure=False
+        ),
         OpRow("group_max", "T", "T", "likewise", pure=False),
         OpRow("group_min", "T", "T", "likewise", pure=False),
-        OpRow("check", "bool", "", "attr code 1..255: a fault where false. The kernel clamps the index that it guards itself", pure=False),
+        OpRow(
+            "check",
+            "bool",
+            "",
+            "attr code 1..255: a fault where false. The kernel clamps the index that it guards itself",
+            pure=False,
+        ),
         # Structure.
         OpRow("for", "i32 low, i32 high, i32 step, *carried", "*carried", "step > 0", pure=False),
         OpRow("if", "bool", "*carried", "two blocks", pure=False),
@@ -233,4 +264,5 @@ KERNEL_OPS: Mapping[str, OpRow] = MappingProxyType(
         OpRow("yield", "*carried", "", "ends a nested block", pure=False),
     )
 )
-"""The operation table. An emitter has a rule for each name but `group_*`, which a pass lowers; a missing rule is Unsupported."""
+"""The operation table. An emitter has a rule for each name but `group_*`, which a pass lowers; a missing rule is
+Unsupported."""

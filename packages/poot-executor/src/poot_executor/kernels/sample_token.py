@@ -1,16 +1,33 @@
 """The sampled draw: min-p, top-k, top-p and Gumbel-max over one row of logits, a group a row.
 
-`graph.sampling` states the steps. Nothing is sorted: scores map to u32 keys of the same order, and a threshold is built bit by bit
-from the highest, each bit one sweep that counts (top-k) or weighs (top-p) what lies at or above the candidate. The mass is summed in
-integers, as two halves of 12 bits whose sums fit 32 bits for a vocabulary below 2^20, so that it does not depend on order.
+`graph.sampling` states the steps. Nothing is sorted: scores map to u32 keys of the same order, and a threshold is built
+bit by bit from the highest, each bit one sweep that counts (top-k) or weighs (top-p) what lies at or above the
+candidate. The mass is summed in integers, as two halves of 12 bits whose sums fit 32 bits for a vocabulary below 2^20,
+so that it does not depend on order.
 """
 
 from __future__ import annotations
 
 from poot_executor.kernel.handle import Handle
 from poot_executor.kernel.lang import (
-    Hook, bitcast, device, exp, f32, group_id, group_max, group_min, group_size, group_sum, i32, kernel, log, mulhi, rint,
-    select, thread_id, u32,
+    Hook,
+    bitcast,
+    device,
+    exp,
+    f32,
+    group_id,
+    group_max,
+    group_min,
+    group_size,
+    group_sum,
+    i32,
+    kernel,
+    log,
+    mulhi,
+    rint,
+    select,
+    thread_id,
+    u32,
 )  # fmt: skip
 from poot_executor.kernels.threefry import threefry
 
@@ -94,7 +111,8 @@ def sample_token(*, logit: Hook, seed: Hook, position: Hook, setting: Hook, top_
         low = group_sum(low)
         high = group_sum(high) + (low >> 12)
         low = low & 4095
-        # The target is ceil(top_p · total), exactly: top_p = digits · 2^-shift, total = high · 2^12 + low, a product of 66 bits.
+        # The target is ceil(top_p · total), exactly: top_p = digits · 2^-shift, total = high · 2^12 + low, a product of
+        # 66 bits.
         raw = bitcast(top_p, u32)
         digits = select((raw >> 23) > 0, (raw & 0x7FFFFF) | 0x800000, raw & 0x7FFFFF)
         digits = select(top_p > 0.0, digits, u32(0))

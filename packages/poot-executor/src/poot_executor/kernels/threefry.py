@@ -1,4 +1,5 @@
-"""Threefry-2x32 of 20 rounds (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011, section 3.2)."""
+"""Threefry-2x32 of 20 rounds (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011,
+section 3.2)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""How a contraction reads its activations: a block of columns of one row at a time, every thread of a group the same ones.
+"""How a contraction reads its activations: a block of columns of one row at a time, every thread of a group the same
+ones.
 
-A block is read, or computed, as vectors of four where it can be. On a target whose subgroups are so narrow that one vector a
-lane covers a block, each lane reads one and the subgroup passes them round: a load costs such a target (a CPU that poses as a GPU) many
-times what a shuffle does. Anything else is computed element by element.
+A block is read, or computed, as vectors of four where it can be. On a target whose subgroups are so narrow that one
+vector a lane covers a block, each lane reads one and the subgroup passes them round: a load costs such a target (a CPU
+that poses as a GPU) many times what a shuffle does. Anything else is computed element by element.
 """
 
 from __future__ import annotations

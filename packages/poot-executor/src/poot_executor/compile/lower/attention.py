@@ -1,9 +1,11 @@
-"""Flash attention: scores, softmax and weighted values in one pass over the positions, nothing of their size ever stored.
+"""Flash attention: scores, softmax and weighted values in one pass over the positions, nothing of their size ever
+stored.
 
-A group takes up to `queries` rows that read the same K and V (all query heads of a KV head, and in prefill several tokens) and walks the
-positions a tile at a time: a thread a position for the scores, a thread a column for the values, the running maximum and sum rescaling
-what was gathered so far (Milakov and Gimelshein 2018; Dao et al. 2022). The grid is one for every position of a step, and a tile that no
-row of the group sees is passed over, by the graph's own mask. Where rows and heads cannot fill the device, `splits` groups share the
+A group takes up to `queries` rows that read the same K and V (all query heads of a KV head, and in prefill several
+tokens) and walks the positions a tile at a time: a thread a position for the scores, a thread a column for the values,
+the running maximum and sum rescaling what was gathered so far (Milakov and Gimelshein 2018; Dao et al. 2022). The grid
+is one for every position of a step, and a tile that no row of the group sees is passed over, by the graph's own mask.
+Where rows and heads cannot fill the device, `splits` groups share the
 positions and a second kernel combines what they gathered.
 """
 
@@ -37,16 +39,22 @@ def lower_attention(scene: Scene, region: Region, caps: Caps) -> list[Draft]:
     *lead, rows, columns = attention.out.output.shape
     span, depth = attention.out.inputs[1].shape[-2], attention.scores.inputs[0].shape[-1]
     schedule = attention_schedule(rows, prod(lead), span, columns, caps)
-    shared_bytes = 4 * schedule.queries * (depth + schedule.threads + (columns * schedule.parts if schedule.parts > 1 else 0))
+    shared_bytes = (
+        4 * schedule.queries * (depth + schedule.threads + (columns * schedule.parts if schedule.parts > 1 else 0))
+    )
     if shared_bytes + 4 * schedule.threads > caps.max_shared_bytes:
-        raise Unsupported(f"attention of {attention.out.output.type}", f"it needs {shared_bytes:,} bytes of shared memory")
+        raise Unsupported(
+            f"attention of {attention.out.output.type}", f"it needs {shared_bytes:,} bytes of shared memory"
+        )
     stored = scene.stored - {root, attention.out.output}
     inner = Scene(scene.graph, stored, scene.layouts)
     frame = Frame(inner, caps, region.kind, schedule.threads)
     kernel = _Kernel(frame, attention, tuple(lead), schedule)
     groups = (-(-rows // schedule.queries), prod(lead), schedule.splits)
     if groups[1] > caps.max_groups[1] or groups[2] > caps.max_groups[2]:
-        raise Unsupported(f"attention of {attention.out.output.type}", f"a grid of {groups} is over the target's {caps.max_groups}")
+        raise Unsupported(
+            f"attention of {attention.out.output.type}", f"a grid of {groups} is over the target's {caps.max_groups}"
+        )
     kernel.emit(root)
     drafts = [frame.draft(groups, frame.nbytes(), **schedule.describe(), span=span)]
     if schedule.splits > 1:
@@ -79,7 +87,9 @@ class _Kernel:
         out = None if split else frame.write(root)
         batch = unravel(b, b.group_id(1), self.lead) if self.lead else ()
         first = b.group_id(0) * self.queries
-        row = [first + m if self.rows % self.queries == 0 else b.min(first + m, self.rows - 1) for m in range(self.queries)]
+        row = [
+            first + m if self.rows % self.queries == 0 else b.min(first + m, self.rows - 1) for m in range(self.queries)
+        ]
         query = self._share_queries(batch, row)
         weights = b.shared("weights", DType.F32, self.queries * self.threads)
         sums = [[b.var(0.0, DType.F32, name="sum") for _ in self._columns()] for _ in row]
@@ -101,7 +111,9 @@ class _Kernel:
                     inside = (first + m < self.rows) & (b.thread_id() + j * self.threads < self.columns * self.parts)
                     if partials is not None:
                         with b.if_(inside):
-                            partials.store(b, flat, b.group_id(2), column, sums[m][j].get(), greatest[m].get(), total[m].get())
+                            partials.store(
+                                b, flat, b.group_id(2), column, sums[m][j].get(), greatest[m].get(), total[m].get()
+                            )
                     else:
                         value = finished(frame, attention, batch, column, sums[m][j].get(), total[m].get())
                         frame.supply(attention.out.output, lambda _index, value=value: value)
@@ -127,7 +139,8 @@ class _Kernel:
         return flat
 
     def _weights_index(self, batch: Index, row: Handle, place: Handle) -> Index:
-        """A position of a row in the index space of the probabilities, whose leading dimensions may be split otherwise."""
+        """A position of a row in the index space of the probabilities, whose leading dimensions may be split
+        otherwise."""
         return (*unravel(self.frame.b, self._flat_row(batch, row), self.attention.exponent.shape[:-1]), place)
 
     def _sees(self, batch: Index, row: Handle, place: Handle) -> Handle:
@@ -179,7 +192,11 @@ class _Kernel:
             index = (*batch, k, place)
             key = frame.emission.vector(attention.scores.inputs[1], index, len(batch)) if wide else None
             for i in range(step):
-                factor = frame.element(attention.scores.inputs[1], index) if key is None else (key[i] if key.width > 1 else key)
+                factor = (
+                    frame.element(attention.scores.inputs[1], index)
+                    if key is None
+                    else (key[i] if key.width > 1 else key)
+                )
                 for m in range(len(row)):
                     products[m].set(b.fma(query[k + (i + m * self.depth)], factor, products[m].get()))
         results = []

@@ -1,7 +1,7 @@
 """What the splits of an attention gathered, and the kernel that combines them.
 
-Each split leaves its weighted sums and, for a row, its running maximum and total; with M the greatest maximum, a row's output is
-Σ sumsᵢ · exp(maxᵢ − M) over Σ totalᵢ · exp(maxᵢ − M).
+Each split leaves its weighted sums and, for a row, its running maximum and total; with M the greatest maximum, a row's
+output is Σ sumsᵢ · exp(maxᵢ − M) over Σ totalᵢ · exp(maxᵢ − M).
 """
 
 from __future__ import annotations
@@ -35,7 +35,16 @@ class Partials:
         sums = frame.scratch(0, (rows, splits, columns))
         return cls(sums, frame.scratch(1, (rows, splits)), frame.scratch(2, (rows, splits)), splits, columns)
 
-    def store(self, b: KernelBuilder, row: Handle, split: Handle, column: Handle, value: Handle, greatest: Handle, total: Handle) -> None:
+    def store(
+        self,
+        b: KernelBuilder,
+        row: Handle,
+        split: Handle,
+        column: Handle,
+        value: Handle,
+        greatest: Handle,
+        total: Handle,
+    ) -> None:
         """What one thread gathered; the thread of column 0 adds the row's maximum and total."""
         at = row * self.splits + split
         self.sums[at * self.columns + column] = value
@@ -44,8 +53,11 @@ class Partials:
             self.total[at] = total
 
 
-def finished(frame: Frame, attention: Attention, batch: Index, column: Handle, gathered: Handle, total: Handle) -> Handle:
-    """The output element: what was gathered over its weight. A row that sees no position gives all of them the same weight."""
+def finished(
+    frame: Frame, attention: Attention, batch: Index, column: Handle, gathered: Handle, total: Handle
+) -> Handle:
+    """The output element: what was gathered over its weight. A row that sees no position gives all of them the same
+    weight."""
     b = frame.b
     span = attention.out.inputs[1].shape[-2]
     value = b.var(gathered / total, DType.F32, name="value")

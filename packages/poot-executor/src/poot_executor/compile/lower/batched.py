@@ -1,6 +1,7 @@
 """Contractions of activations: a thread an output element, or a column of them, the whole depth in one loop.
 
-Batched matmul (attention's scores and weighted values in their unfused form) and indexed matmul. Weights have a template of their own.
+Batched matmul (attention's scores and weighted values in their unfused form) and indexed matmul. Weights have a
+template of their own.
 """
 
 from __future__ import annotations

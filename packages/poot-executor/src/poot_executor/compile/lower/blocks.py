@@ -1,7 +1,8 @@
 """Reading a weight block by block: the decoders that a contraction is specialized with, one a format.
 
-A block is up to 32 columns of one row. A decoder loads a row's words of a block, gives the quants as f32, and says how the dot product of
-quants and activations becomes the product with weights: scale · Σ q·x + minimum · Σ x, so that a zero point is never rounded.
+A block is up to 32 columns of one row. A decoder loads a row's words of a block, gives the quants as f32, and says how
+the dot product of quants and activations becomes the product with weights: scale · Σ q·x + minimum · Σ x, so that a
+zero point is never rounded.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from poot_executor.kernel.packing import from_bf16
 from poot_executor.layout import Part, WeightLayout
 
 DENSE_BLOCKS = (32, 16, 8, 4, 2, 1)
-"""Columns that a contraction takes at a time from a format that has no blocks of its own: the first that divides the depth, and with
+"""Columns that a contraction takes at a time from a format that has no blocks of its own: the first that divides the
+depth, and with
 plain rows, whose lanes take neighbouring vectors, one vector's."""
 
 

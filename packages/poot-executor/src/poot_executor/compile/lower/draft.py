@@ -31,7 +31,8 @@ class Operand:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draft:
-    """A dispatch whose operands have no places yet. `copies` (from, to) come before it. `writes` is the value it stores."""
+    """A dispatch whose operands have no places yet. `copies` (from, to) come before it. `writes` is the value it
+    stores."""
 
     kernel: Kernel
     operands: tuple[Operand, ...]
@@ -41,7 +42,8 @@ class Draft:
 
 
 def param_of(scene: Scene, leaf: Value) -> list[tuple[Operand, DType, Access]]:
-    """The parameters that a stored value is read through: one, or for a weight one a part. What no dispatch writes is READ."""
+    """The parameters that a stored value is read through: one, or for a weight one a part. What no dispatch writes is
+    READ."""
     defined = scene.graph.definition(leaf)
     constant = isinstance(defined, Input) and defined.storage in (Storage.CONST, Storage.SLOT, Storage.COMPUTED)
     access = Access.READ if constant else Access.READ_WRITE
@@ -52,7 +54,8 @@ def param_of(scene: Scene, leaf: Value) -> list[tuple[Operand, DType, Access]]:
 
 
 class Frame:
-    """A kernel under construction for a region: its builder, parameters in order with their operands, and its expressions.
+    """A kernel under construction for a region: its builder, parameters in order with their operands, and its
+    expressions.
 
     Parameters are named by place ("in0", "in1", … "out"), so that equal regions of different layers give equal kernels.
     """
@@ -89,7 +92,8 @@ class Frame:
         return buffer
 
     def scratch(self, number: int, shape: tuple[int, ...]) -> BufferRef:
-        """A parameter for f32 memory that lives as long as the region's dispatches run; equal numbers and shapes are one."""
+        """A parameter for f32 memory that lives as long as the region's dispatches run; equal numbers and shapes are
+        one."""
         value = Value(-1 - number, TensorType(shape, DType.F32))
         return self._param(Operand(value), DType.F32, Access.READ_WRITE, f"scratch{number}")
 
@@ -102,7 +106,8 @@ class Frame:
         return self.emission.element(value, index)
 
     def supply(self, value: Value, give: Callable[[Index], Handle]) -> None:
-        """From now on, expressions get this value's elements from the template, and what was computed before is forgotten."""
+        """From now on, expressions get this value's elements from the template, and what was computed before is
+        forgotten."""
         self.emission.supplied[value] = give
         self.emission.forget()
 
@@ -116,7 +121,8 @@ class Frame:
         kernel = self.b.finish()
         if len(kernel.params) > self.caps.max_bindings:
             raise Unsupported(
-                f"region {kernel.name}", f"it reads and writes {len(kernel.params)} buffers, the target binds {self.caps.max_bindings}"
+                f"region {kernel.name}",
+                f"it reads and writes {len(kernel.params)} buffers, the target binds {self.caps.max_bindings}",
             )
         return Draft(kernel, tuple(self.operands), groups, nbytes + DISPATCH_WORK, schedule)
 
@@ -130,7 +136,8 @@ class Frame:
 
 
 def grid(count: int, caps: Caps) -> tuple[int, int, int]:
-    """At least `count` groups in two axes within the target's limits. The last row may run over: guard by the flat number."""
+    """At least `count` groups in two axes within the target's limits. The last row may run over: guard by the flat
+    number."""
     most = caps.max_groups[0]
     if count <= most:
         return (max(count, 1), 1, 1)
@@ -153,7 +160,9 @@ def pack_word(b: KernelBuilder, dtype: DType, parts: Sequence[Handle]) -> Handle
     return b.pack_bytes4(*parts)
 
 
-def store_elements(frame: Frame, value: Value, out: BufferRef, word: Handle, element: Callable[[Handle], Handle], count: int) -> None:
+def store_elements(
+    frame: Frame, value: Value, out: BufferRef, word: Handle, element: Callable[[Handle], Handle], count: int
+) -> None:
     """Store the element (or the whole word of elements) number `word`; `element` gives the one at a flat index.
 
     `count` is the number of elements: those that a last word has beyond it repeat the last one.

@@ -52,6 +52,8 @@ class Hooks:
 
     def draft(self, kernel: Kernel, caps: Caps, groups: tuple[int, int, int], **schedule: object) -> Draft:
         if len(kernel.params) > caps.max_bindings:
-            raise Unsupported(f"region {kernel.name}", f"it binds {len(kernel.params)} buffers, the target {caps.max_bindings}")
+            raise Unsupported(
+                f"region {kernel.name}", f"it binds {len(kernel.params)} buffers, the target {caps.max_bindings}"
+            )
         nbytes = sum(operand.value.type.nbytes for operand in self.operands)
         return Draft(kernel, tuple(self.operands), groups, nbytes + DISPATCH_WORK, schedule)

@@ -1,4 +1,5 @@
-"""The inner loop of every contraction with weights: blocks of a few weight rows against the activations of a few tokens."""
+"""The inner loop of every contraction with weights: blocks of a few weight rows against the activations of a few
+tokens."""
 
 from __future__ import annotations
 
@@ -18,10 +19,12 @@ def accumulate(
     b: KernelBuilder, readers: Sequence[BlockReader], reads: Sequence[Callable[[Handle], Column]], rows: Sequence[Handle], depth: int,
     lanes: int,
 ) -> list[Totals]:  # fmt: skip
-    """For each weight, Σₖ x[token, k] · w[row, k] for each token and row, in ascending blocks: every `lanes`-th block from the thread's own.
+    """For each weight, Σₖ x[token, k] · w[row, k] for each token and row, in ascending blocks: every `lanes`-th block
+    from the thread's own.
 
-    The weights (equally many columns a block) are read at the same rows; `reads[token](first)` gives that token's block of activations.
-    Rows beyond a weight lie in its padding to whole tiles, or past it, where robust access reads some word: do not store them.
+    The weights (equally many columns a block) are read at the same rows; `reads[token](first)` gives that token's block
+    of activations. Rows beyond a weight lie in its padding to whole tiles, or past it, where robust access reads some
+    word: do not store them.
     """
     totals = [[[b.var(0.0, DType.F32, name="total") for _ in rows] for _ in reads] for _ in readers]
     columns = readers[0].columns
@@ -43,7 +46,8 @@ def accumulate(
 
 
 def sum_lanes(b: KernelBuilder, totals: list[Totals], lanes: int, width: int) -> int:
-    """Sum each total over the lanes of a row that lie in one subgroup. Gives how many partial sums a row is left with."""
+    """Sum each total over the lanes of a row that lie in one subgroup. Gives how many partial sums a row is left
+    with."""
     for total in (var for weight in totals for token in weight for var in token):
         value = total.get()
         mask = min(lanes, width) // 2

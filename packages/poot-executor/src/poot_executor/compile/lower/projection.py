@@ -1,9 +1,10 @@
 """Contractions with weights: y[m, n] = Σₖ x[m, k] · w[n, k], each weight read once, in its stored precision.
 
-One dispatch takes several weights over one input, the norm before it and what follows each of them inside (a *projection*; with one
-weight and nothing around it, a *contraction*). The grid's first axis runs over the segments one after another, the second over tiles of
-tokens. Every group norms its tokens for itself, which costs less than a dispatch. Products that an epilogue looks at together, and
-sums that several subgroups share, pass through shared memory; otherwise a thread stores straight from its registers.
+One dispatch takes several weights over one input, the norm before it and what follows each of them inside (a
+*projection*; with one weight and nothing around it, a *contraction*). The grid's first axis runs over the segments one
+after another, the second over tiles of tokens. Every group norms its tokens for itself, which costs less than a
+dispatch. Products that an epilogue looks at together, and sums that several subgroups share, pass through shared
+memory; otherwise a thread stores straight from its registers.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ def lower_projection(scene: Scene, region: Region, caps: Caps) -> list[Draft]:
     hidden = {a.output for s in projection.segments for a in s.anchors} | set(region.roots)
     inner = Scene(scene.graph, scene.stored - hidden, scene.layouts)
     first = layout_of(scene, projection.segments[0].anchors[0])
-    return [_Template(Frame(inner, caps, region.kind, caps.group_threads), projection, part).emit() for part in range(len(first.parts))]
+    return [
+        _Template(Frame(inner, caps, region.kind, caps.group_threads), projection, part).emit()
+        for part in range(len(first.parts))
+    ]
 
 
 def layout_of(scene: Scene, anchor: Equation) -> WeightLayout:
@@ -59,7 +63,9 @@ class _Template:
         self.threads = frame.caps.group_threads
         self.readers = [[self._reader(a) for a in s.anchors] for s in projection.segments]
         self.schedules = [self._schedule(s, r) for s, r in zip(projection.segments, self.readers, strict=True)]
-        self.maps = [RowMap(p.columns, s.block, s.stride) for s, p in zip(projection.segments, self.schedules, strict=True)]
+        self.maps = [
+            RowMap(p.columns, s.block, s.stride) for s, p in zip(projection.segments, self.schedules, strict=True)
+        ]
         self.tile = self.schedules[0].tile
         self.width = frame.caps.subgroup_width or 1
 
@@ -73,7 +79,13 @@ class _Template:
     def _schedule(self, segment: Segment, readers: list[BlockReader]) -> ContractionSchedule:
         units = self.depth // readers[0].columns
         schedule = contraction_schedule(
-            readers[0].part.rows, units, self.count, self.frame.caps, anchors=len(readers), block=segment.block, stride=segment.stride
+            readers[0].part.rows,
+            units,
+            self.count,
+            self.frame.caps,
+            anchors=len(readers),
+            block=segment.block,
+            stride=segment.stride,
         )
         if schedule is None:
             raise Unsupported(f"projection {segment.root}", f"no group has whole blocks of {segment.block} columns")
@@ -87,7 +99,10 @@ class _Template:
         across = [m.groups(r[0].part.rows) for m, r in zip(self.maps, self.readers, strict=True)]
         groups = (sum(across), -(-self.count // self.tile), 1)
         if groups[0] > frame.caps.max_groups[0] or groups[1] > frame.caps.max_groups[1]:
-            raise Unsupported(f"projection of {projection.left.type}", f"a grid of {groups} is over the target's {frame.caps.max_groups}")
+            raise Unsupported(
+                f"projection of {projection.left.type}",
+                f"a grid of {groups} is over the target's {frame.caps.max_groups}",
+            )
         tokens = [b.group_id(1) * self.tile + m for m in range(self.tile)]
         if self.count % self.tile:
             tokens = [b.min(token, self.count - 1) for token in tokens]
@@ -140,7 +155,9 @@ class _Template:
         prologue = projection.prologue
         if prologue is None:
             return [lambda first, token=token: read(token, first) for token in tokens]
-        totals = [row_totals(frame, prologue.reductions, token, prologue.root.shape[-1], self.threads) for token in tokens]
+        totals = [
+            row_totals(frame, prologue.reductions, token, prologue.root.shape[-1], self.threads) for token in tokens
+        ]
 
         def normed(m: int) -> Callable[[Handle], Column]:
             def block(first: Handle) -> Column:
@@ -194,7 +211,8 @@ class _Template:
     def _share(
         self, schedule: ContractionSchedule, places: list[Handle], totals: list[Totals], results: SharedRef, partials: int
     ) -> None:  # fmt: skip
-        """results[partial, weight, token, place] from one lane of each subgroup (or from every thread, where each has its own rows)."""
+        """results[partial, weight, token, place] from one lane of each subgroup (or from every thread, where each has
+        its own rows)."""
         b = self.b
         lane = b.thread_id() % min(schedule.lanes, self.width) if schedule.lanes > 1 else b.const(0, DType.I32)
         partial = b.thread_id() % schedule.lanes // self.width if partials > 1 else b.const(0, DType.I32)

@@ -1,4 +1,5 @@
-"""Equal regions are lowered once: a model's layers repeat, and what differs between them is only which buffers they bind."""
+"""Equal regions are lowered once: a model's layers repeat, and what differs between them is only which buffers they
+bind."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from poot_executor.graph.graph import Value
 
 @dataclass(slots=True)
 class Reuse:
-    """Drafts by the shape of their region: its equations, and the types and layouts of the stored values that it reads."""
+    """Drafts by the shape of their region: its equations, and the types and layouts of the stored values that it
+    reads."""
 
     _drafts: dict[Hashable, tuple[list[Value], list[Draft]]] = field(default_factory=dict)
 
@@ -27,7 +29,14 @@ class Reuse:
             return drafts
         renamed = dict(zip(known, values, strict=True))
         return [
-            Draft(d.kernel, tuple(Operand(renamed.get(o.value, o.value), o.part) for o in d.operands), d.groups, d.work, d.schedule) for d in drafts
+            Draft(
+                d.kernel,
+                tuple(Operand(renamed.get(o.value, o.value), o.part) for o in d.operands),
+                d.groups,
+                d.work,
+                d.schedule,
+            )
+            for d in drafts
         ]
 
 

@@ -9,8 +9,10 @@ from poot_executor.kernel.handle import Handle
 
 @dataclass(frozen=True, slots=True)
 class RowMap:
-    """A group's `columns` rows. Neighbouring ones, where they are whole blocks; else a run of places of one block, once in each of its
-    pieces of `stride`: row = (block, piece, place), so that what lies `stride` apart (the two halves of a head) is together."""
+    """A group's `columns` rows. Neighbouring ones, where they are whole blocks; else a run of places of one block, once
+    in each of its
+    pieces of `stride`: row = (block, piece, place), so that what lies `stride` apart (the two halves of a head) is
+    together."""
 
     columns: int
     block: int

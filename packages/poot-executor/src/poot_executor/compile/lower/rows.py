@@ -60,7 +60,9 @@ def lower_rows(scene: Scene, region: Region, caps: Caps) -> Draft:
                 out[group] = results[0]
             else:
                 out.store_word(group, pack_word(b, root.dtype, results))
-    return frame.draft(groups, frame.nbytes(), threads=threads, rows=rows, columns=columns, sweeps=len(region.reductions))
+    return frame.draft(
+        groups, frame.nbytes(), threads=threads, rows=rows, columns=columns, sweeps=len(region.reductions)
+    )
 
 
 def lowest(dtype: DType) -> float | int:

@@ -34,7 +34,10 @@ def lower_sample(scene: Scene, region: Region, caps: Caps) -> Draft:
     logits, seed, position, settings, top_k = anchor.inputs
     rows, count = logits.shape
     if count > VOCABULARY_MOST or rows > caps.max_groups[0]:
-        raise Unsupported(f"sample_token of {logits.type}", f"rows and ids are bounded by {caps.max_groups[0]:,} and {VOCABULARY_MOST:,}")
+        raise Unsupported(
+            f"sample_token of {logits.type}",
+            f"rows and ids are bounded by {caps.max_groups[0]:,} and {VOCABULARY_MOST:,}",
+        )
     hooks = Hooks(Scene(scene.graph, scene.stored - {region.root}, scene.layouts))
     threads = row_threads(count, caps)
     kernel = sample_token.specialize(

@@ -1,4 +1,5 @@
-"""Writes into part of a value: scatter_update by row index, dynamic_update_slice from a start. In place when the planner says so."""
+"""Writes into part of a value: scatter_update by row index, dynamic_update_slice from a start. In place when the
+planner says so."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ def lower_scatter(scene: Scene, region: Region, caps: Caps) -> Draft:
     updates = anchor.inputs[2] if anchor.op == "scatter_update" else anchor.inputs[1]
     where = anchor.inputs[1] if anchor.op == "scatter_update" else anchor.inputs[2]
     per_word = PER_WORD.get(region.root.dtype, 1)
-    if updates.shape[-1] % per_word or (anchor.op != "scatter_update" and anchor.params["axis"] == len(updates.shape) - 1 and per_word > 1):
+    if updates.shape[-1] % per_word or (
+        anchor.op != "scatter_update" and anchor.params["axis"] == len(updates.shape) - 1 and per_word > 1
+    ):
         raise Unsupported(f"{anchor.op} of {region.root.type}", "updates of narrow elements must be whole words")
     inner = Scene(scene.graph, scene.stored - {region.root}, scene.layouts)
     frame = Frame(inner, caps, region.kind, caps.group_threads)
@@ -57,7 +60,9 @@ def scatter_word(frame: Frame, anchor: Equation, out: BufferRef, word: Handle) -
             out.store_word(target, pack_word(b, updates.dtype, parts))
 
 
-def _target(frame: Frame, anchor: Equation, place: Handle, index: tuple[Handle, ...], per_word: int) -> tuple[Handle, Handle]:
+def _target(
+    frame: Frame, anchor: Equation, place: Handle, index: tuple[Handle, ...], per_word: int
+) -> tuple[Handle, Handle]:
     """Whether to store, and the word to store to; checks that the place lies in the data."""
     b = frame.b
     data = anchor.output.shape

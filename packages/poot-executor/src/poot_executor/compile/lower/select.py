@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from poot_executor.compile.elementwise import HELD
 from poot_executor.compile.expression import Scene, unravel
 from poot_executor.compile.lower.draft import Draft, Frame, grid
 from poot_executor.compile.lower.rows import lowest, row_threads
 from poot_executor.compile.region import Region
 from poot_executor.compile.target import Caps
-from poot_executor.compile.elementwise import HELD
 from poot_executor.dtype import DType
 from poot_executor.graph.graph import Equation
 from poot_executor.kernel.handle import Handle
@@ -45,7 +45,9 @@ def lower_top_k(scene: Scene, region: Region, caps: Caps) -> Draft:
     held = HELD[anchor.inputs[0].dtype]
     value, place = b.var(0.0 if held is DType.F32 else 0, held), b.var(-1, DType.I32)
     with b.range(0, count, name="pick") as pick:
-        best = _sweep(frame, columns, lambda c: frame.element(anchor.inputs[0], (*lead, c)), value.get(), place.get(), anchor)
+        best = _sweep(
+            frame, columns, lambda c: frame.element(anchor.inputs[0], (*lead, c)), value.get(), place.get(), anchor
+        )
         value.set(best[0])
         place.set(best[1])
         with b.if_(b.thread_id() == 0):
@@ -53,7 +55,9 @@ def lower_top_k(scene: Scene, region: Region, caps: Caps) -> Draft:
     return frame.draft(groups, frame.nbytes(), threads=b.group_size, k=count)
 
 
-def _frame(scene: Scene, region: Region, anchor: Equation, columns: int, caps: Caps) -> tuple[Frame, tuple[int, int, int], Handle, int]:
+def _frame(
+    scene: Scene, region: Region, anchor: Equation, columns: int, caps: Caps
+) -> tuple[Frame, tuple[int, int, int], Handle, int]:
     inner = Scene(scene.graph, scene.stored - {region.root}, scene.layouts)
     frame = Frame(inner, caps, region.kind, row_threads(columns, caps))
     frame.read(anchor.inputs[0])
@@ -64,7 +68,9 @@ def _frame(scene: Scene, region: Region, anchor: Equation, columns: int, caps: C
     return frame, groups, frame.b.min(row, rows - 1) if groups[1] > 1 else row, columns
 
 
-def _sweep(frame: Frame, columns: int, element, last: Handle | None, after: Handle | None, anchor: Equation) -> tuple[Handle, Handle]:  # noqa: ANN001
+def _sweep(
+    frame: Frame, columns: int, element, last: Handle | None, after: Handle | None, anchor: Equation
+) -> tuple[Handle, Handle]:  # noqa: ANN001
     """The largest element that comes after (`last`, `after`) in descending order, and its lowest column."""
     b = frame.b
     held = HELD[anchor.inputs[0].dtype]
@@ -81,4 +87,3 @@ def _sweep(frame: Frame, columns: int, element, last: Handle | None, after: Hand
         place.set(b.select(better, column, place.get()))
     top = b.group_max(best.get())
     return top, b.group_min(b.select(best.get() == top, place.get(), b.const(columns, DType.I32)))
-
