@@ -1,0 +1,1 @@
+"""The device `ptx`: NVIDIA GPUs through the CUDA driver."""

@@ -1,0 +1,49 @@
+"""What NVIDIA GPUs can do, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from types import MappingProxyType
+
+from poot_executor.compile.target import Caps
+from poot_ptx_device.architecture import Architecture
+
+DEPENDENT_LAUNCH = "dependent_launch"
+"""The feature that kernels wait for the one before themselves, so that they may be launched while it still runs."""
+
+ERRORS: Mapping[str, float] = MappingProxyType(
+    {
+        "div": 0.5, "sqrt": 0.5, "rsqrt": 1.5, "exp": 1.0, "log": 1.0, "sin": 1.75, "cos": 1.75, "tanh": 1.75, "erf": 1.25, "pow": 2.0,
+    }
+)  # fmt: skip
+"""ULP of the operations, the worst of 2^18 random arguments each over its range, against float64. Sine and cosine for |x| ≤ 100,000."""
+
+GROUP_THREADS = 128
+TILE_ROWS = 1
+"""Rows of a weight lie one after the other: the lanes of a subgroup share a row."""
+
+WARP = 32
+
+
+def caps_of(architecture: Architecture, *, options: Set[str] = frozenset()) -> Caps:
+    """The caps of a device that runs an architecture's code. `options`: of DEPENDENT_LAUNCH."""
+    return Caps(
+        # Kernel parameters are 4 KB: a pointer and a count take 12 bytes.
+        max_bindings=64,
+        # Element indices are i32.
+        max_binding_bytes=(1 << 33) - 256,
+        max_buffer_bytes=None,
+        max_groups=((1 << 31) - 1, 65535, 65535),
+        max_group_size=1024,
+        # What a kernel may declare; more is asked for at its launch.
+        max_shared_bytes=48 << 10,
+        offset_alignment=256,
+        group_threads=GROUP_THREADS,
+        tile_rows=TILE_ROWS,
+        subgroup_width=WARP,
+        features=frozenset({"subgroup", "dot4", architecture.name, *options}),
+        traps=True,
+        contracts=False,
+        flushes_denormals=False,
+        errors=ERRORS,
+    )

@@ -1,0 +1,136 @@
+"""PTX rules of buffers, shared memory, atomics, barriers and checks."""
+
+from __future__ import annotations
+
+from poot_executor.dtype import DType
+from poot_executor.kernel.ir import Op, Val
+from poot_ptx_device.emitter import Emitter, is_literal, register_class, suffix
+from poot_ptx_device.rules import RULES
+
+I32 = DType.I32
+
+
+def _vectors(width: int) -> str:
+    return "" if width == 1 else f".v{width}"
+
+
+def _braced(lanes: tuple[str, ...]) -> str:
+    return lanes[0] if len(lanes) == 1 else "{" + ", ".join(lanes) + "}"
+
+
+def _at(e: Emitter, place: int, index: str) -> str:
+    """The address of an element, in brackets: indices are widened here."""
+    if is_literal(index):
+        return f"[{e.address(place)}+{4 * int(index)}]"
+    return f"[{e.result('b64', f'mad.wide.u32 {{}}, {index}, 4, {e.address(place)}')}]"
+
+
+def _guard(e: Emitter, place: int, width: int, index: str) -> str:
+    """"@%p " where something must only happen inside the buffer: an index below 0 is a large one, unsigned."""
+    if not e.guarded:
+        return ""
+    return f"@{e.result('pred', f'setp.lt.u32 {{}}, {e.held(I32, index)}, {e.end(place, width)}')} "
+
+
+@RULES.rule("length")
+def _length(e: Emitter, op: Op) -> None:
+    e.alias(op.result, (e.count(op.attrs["buffer"]),))
+
+
+@RULES.rule("load")
+def _load(e: Emitter, op: Op) -> None:
+    place, index, width = op.attrs["buffer"], e.scalar(op.operands[0]), op.result.type.width
+    if e.guarded:
+        index = e.result("b32", f"min.u32 {{}}, {index}, {e.last(place, width)}")
+    # Weights are read once, and in vectors: they shall not drive what is read again out of the first-level cache.
+    path = "" if not e.reads_only(place) else ".nc" if width == 1 else ".nc.L1::no_allocate"
+    address = _at(e, place, index)
+    lanes = e.registers(op.result)
+    e.line(f"ld.global{path}{_vectors(width)}.{register_class(op.result.dtype)} {_braced(lanes)}, {address}")
+
+
+@RULES.rule("store")
+def _store(e: Emitter, op: Op) -> None:
+    place, index, value = op.attrs["buffer"], e.scalar(op.operands[0]), op.operands[1]
+    width = value.type.width
+    lanes = tuple(e.held(value.dtype, lane) for lane in e.lanes(value))
+    guard, address = _guard(e, place, width, index), _at(e, place, index)
+    e.line(f"{guard}st.global{_vectors(width)}.{register_class(value.dtype)} {address}, {_braced(lanes)}")
+
+
+def _inside(e: Emitter, array: int, index: Val) -> bool:
+    """Whether an index of shared memory is known to be in range."""
+    known = e.range_of(index)
+    return 0 <= known.low and known.high < e.kernel.shared[array].count
+
+
+def _shared_at(e: Emitter, array: int, index: str) -> str:
+    if is_literal(index):
+        return f"[s{array}+{4 * int(index)}]"
+    start = e.once(("shared", array, 0), "b32", f"mov.u32 {{}}, s{array}")
+    return f"[{e.result('b32', f'mad.lo.u32 {{}}, {index}, 4, {start}')}]"
+
+
+def _shared_guard(e: Emitter, array: int, index: Val) -> str:
+    if _inside(e, array, index):
+        return ""
+    bound = e.kernel.shared[array].count
+    return f"@{e.result('pred', f'setp.lt.u32 {{}}, {e.held(I32, e.scalar(index))}, {bound}')} "
+
+
+@RULES.rule("shared_load")
+def _shared_load(e: Emitter, op: Op) -> None:
+    array, index = op.attrs["array"], e.scalar(op.operands[0])
+    if not _inside(e, array, op.operands[0]):
+        index = e.result("b32", f"min.u32 {{}}, {index}, {e.kernel.shared[array].count - 1}")
+    address = _shared_at(e, array, index)
+    (register,) = e.registers(op.result)
+    e.line(f"ld.shared.{register_class(op.result.dtype)} {register}, {address}")
+
+
+@RULES.rule("shared_store")
+def _shared_store(e: Emitter, op: Op) -> None:
+    array, index, value = op.attrs["array"], op.operands[0], op.operands[1]
+    register = e.held(value.dtype, e.scalar(value))
+    guard, address = _shared_guard(e, array, index), _shared_at(e, array, e.scalar(index))
+    e.line(f"{guard}st.shared.{register_class(value.dtype)} {address}, {register}")
+
+
+@RULES.rule("atomic")
+def _atomic(e: Emitter, op: Op) -> None:
+    index, value = op.operands
+    register, dtype = e.held(value.dtype, e.scalar(value)), value.dtype
+    operation = op.attrs["operation"]
+    # Addition and bits are the same for both signs, and PTX names them so.
+    type = {"add": "u32", "or": "b32"}.get(operation, suffix(dtype))
+    if "buffer" in op.attrs:
+        place = op.attrs["buffer"]
+        space, guard, address = "global", _guard(e, place, 1, e.scalar(index)), _at(e, place, e.scalar(index))
+    else:
+        place = op.attrs["array"]
+        space, guard, address = "shared", _shared_guard(e, place, index), _shared_at(e, place, e.scalar(index))
+    (old,) = e.registers(op.result)
+    if op.result not in e.used:
+        e.line(f"{guard}red.{space}.{operation}.{type} {address}, {register}")
+        return
+    if guard:
+        e.move(dtype, old, "0")
+    e.line(f"{guard}atom.{space}.{operation}.{type} {old}, {address}, {register}")
+
+
+@RULES.rule("barrier")
+def _barrier(e: Emitter, op: Op) -> None:
+    """It orders shared and global memory among the group's threads."""
+    e.line("bar.sync 0")
+
+
+@RULES.rule("check")
+def _check(e: Emitter, op: Op) -> None:
+    """The host finds kernel and code in its own memory once the trap has ended everything."""
+    holds = e.held(DType.BOOL, e.scalar(op.operands[0]))
+    fine = e.label()
+    e.branch(fine, holds)
+    e.line(f"st.volatile.global.u32 [{e.fault()}], {e.kernel.identity << 8 | op.attrs['code']}")
+    e.line("membar.sys")
+    e.line("trap")
+    e.place(fine)
