@@ -1,0 +1,15 @@
+"""The reference device passes the suite, with every optional feature and with none."""
+
+import pytest
+
+from poot_eval.conformance import DeviceConformance, open_or_skip
+
+
+@pytest.fixture(scope="module", params=["reference:subgroups", "reference:plain"])
+def device(request):
+    with open_or_skip(request.param) as opened:
+        yield opened
+
+
+class TestReference(DeviceConformance):
+    """Inherits every contract test; overrides none."""
