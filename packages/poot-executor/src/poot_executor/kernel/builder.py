@@ -15,6 +15,7 @@ exactly the variables that their blocks set.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -199,7 +200,8 @@ class KernelBuilder(Operations):
             frame.f_code.co_filename.startswith(_HERE) or "contextlib" in frame.f_code.co_filename
         ):
             frame = frame.f_back
-        return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+        file = frame.f_code.co_filename
+        return f"{file[file.rfind(os.sep) + 1 :]}:{frame.f_lineno}"
 
     @property
     def scope(self) -> object:

@@ -60,7 +60,15 @@ class Op:
     line: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "attrs", MappingProxyType(dict(self.attrs)))
+        if not isinstance(self.attrs, MappingProxyType):
+            object.__setattr__(self, "attrs", MappingProxyType(dict(self.attrs)))
+
+    def having(self, operands: tuple[Val, ...], blocks: tuple[Block, ...]) -> Op:
+        """The operation with other operands and blocks; itself where they are the same. Passes make millions of these."""
+        same = len(operands) == len(self.operands) and all(a is b for a, b in zip(operands, self.operands, strict=True))
+        if same and len(blocks) == len(self.blocks) and all(a is b for a, b in zip(blocks, self.blocks, strict=True)):
+            return self
+        return Op(self.kind, operands, self.results, self.attrs, blocks, self.line)
 
     @property
     def result(self) -> Val:

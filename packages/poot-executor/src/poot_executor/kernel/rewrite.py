@@ -19,15 +19,15 @@ def substitute(block: Block, replaced: Mapping[Val, Val]) -> Block:
     """The block with every use of a replaced value, also in nested blocks, turned to what replaces it."""
     if not replaced:
         return block
-    ops = [
-        replace(
-            op,
-            operands=tuple(resolve(value, replaced) for value in op.operands),
-            blocks=tuple(substitute(inner, replaced) for inner in op.blocks),
-        )
-        for op in block.ops
-    ]
-    return Block(block.args, tuple(ops))
+    ops = tuple(_substituted(op, replaced) for op in block.ops)
+    return block if all(a is b for a, b in zip(ops, block.ops, strict=True)) else Block(block.args, ops)
+
+
+def _substituted(op: Op, replaced: Mapping[Val, Val]) -> Op:
+    if not op.blocks and not any(value in replaced for value in op.operands):
+        return op
+    operands = tuple([resolve(value, replaced) for value in op.operands])
+    return op.having(operands, tuple([substitute(inner, replaced) for inner in op.blocks]))
 
 
 class Rewriter:
@@ -69,10 +69,12 @@ class Rewriter:
 
     def rewrite(self, op: Op) -> None:
         """Rewrite one operation into `out`."""
-        operands = tuple(resolve(value, self.replaced) for value in op.operands)
-        op = self.before(replace(op, operands=operands))
+        replaced = self.replaced
+        if any(value in replaced for value in op.operands):
+            op = op.having(tuple([resolve(value, replaced) for value in op.operands]), op.blocks)
+        op = self.before(op)
         if op.blocks:
-            op = replace(op, blocks=tuple(self.block(block) for block in op.blocks))
+            op = op.having(op.operands, tuple([self.block(block) for block in op.blocks]))
         self.visit(op)
 
     def kernel(self, kernel: Kernel) -> Kernel:
@@ -101,7 +103,7 @@ def clone(ops: Sequence[Op], mapping: dict[Val, Val]) -> list[Op]:
             args = tuple(_fresh(value, mapping) for value in block.args)
             blocks.append(Block(args, tuple(clone(block.ops, mapping))))
         results = tuple(_fresh(value, mapping) for value in op.results)
-        copies.append(replace(op, operands=operands, results=results, blocks=tuple(blocks)))
+        copies.append(Op(op.kind, operands, results, op.attrs, tuple(blocks), op.line))
     return copies
 
 
