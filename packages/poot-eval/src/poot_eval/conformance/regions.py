@@ -157,7 +157,7 @@ class IndexedRegions:
     """Gathers from stored weights, writes into state, selections and draws."""
 
     @pytest.mark.parametrize("name", list(FORMATS))
-    def test_gather(self, device: Device, rng: Rng, name: str) -> None:
+    def test_gather_of_stored_rows(self, device: Device, rng: Rng, name: str) -> None:
         """Rows of a table by token, decoded as they are read, exactly."""
         format = FORMATS[name]
         g = Recorder("gather", rng)
