@@ -33,6 +33,7 @@ def adapter(name: str, **changed: Any) -> Adapter:
         "driver": "",
         "backend": "Vulkan",
         "software": False,
+        "processors": 4,
         "subgroup_sizes": (32, 32),
         "features": frozenset(),
         "limits": limits,
@@ -65,6 +66,7 @@ def test_caps_follow_the_limits() -> None:
     assert caps.max_group_size == 512
     assert caps.max_buffer_bytes == (1 << 31) - 256
     assert caps.offset_alignment == 256
+    assert caps.parallel_groups > caps_of(adapter("cpu", software=True), set(), None).parallel_groups == 4
     assert (caps.subgroup_width, caps.features) == (32, {"subgroup", "dot4"})
     assert caps_of(TWO[0], {"dot4"}, 32).subgroup_width is None
     assert caps.errors["div"] > caps_of(TWO[1], set(), None).errors["div"]

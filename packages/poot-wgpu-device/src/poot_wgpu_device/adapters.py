@@ -4,6 +4,7 @@ loads the native library."""
 
 from __future__ import annotations
 
+import os
 from typing import Any, Self
 
 from wgpu.backends.wgpu_native import ffi, lib
@@ -75,6 +76,7 @@ def _describe(handle: Handle) -> Adapter:
         driver=text_of(info.description),
         backend=backends.get(info.backendType, "unknown"),
         software=info.adapterType == lib.WGPUAdapterType_CPU,
+        processors=os.cpu_count() or 1,
         subgroup_sizes=(int(info.subgroupMinSize), int(info.subgroupMaxSize)),
         features=frozenset(name for name in WANTED if lib.wgpuAdapterHasFeature(handle, feature_number(name))),
         limits={name: int(getattr(limits, field)) for name, field in _LIMITS.items()},

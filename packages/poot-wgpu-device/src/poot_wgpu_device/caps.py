@@ -31,13 +31,14 @@ WGSL_ERRORS: Mapping[str, float] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """An adapter's facts. `software`: a CPU. `subgroup_sizes`: the least and greatest width. `limits` are named in
-    `adapters`."""
+    """An adapter's facts. `processors` are the machine's CPUs, which a `software` adapter runs on; `subgroup_sizes` the
+    least and the greatest width; `limits` are named in `adapters`."""
 
     name: str
     driver: str
     backend: str
     software: bool
+    processors: int
     subgroup_sizes: tuple[int, int]
     features: frozenset[str]
     limits: Mapping[str, int]
@@ -64,6 +65,8 @@ def caps_of(adapter: Adapter, features: Set[str], subgroup_width: int | None) ->
         # everywhere.
         offset_alignment=max(256, limit["offset_alignment"]),
         group_threads=32 if adapter.is_llvmpipe else 64,
+        # WebGPU does not say how wide a GPU is: this many groups fill a large one.
+        parallel_groups=adapter.processors if adapter.software else 256,
         tile_rows=32,
         subgroup_width=subgroup_width if "subgroup" in features else None,
         features=frozenset(features),

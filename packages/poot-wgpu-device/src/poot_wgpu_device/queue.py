@@ -215,8 +215,8 @@ def _check_args(command: Dispatch) -> None:
 
 
 def _check_copy(command: Copy) -> None:
-    """Raise ValueError for slices of different sizes."""
-    if command.source.nbytes != command.target.nbytes:
+    """Raise ValueError for slices of different sizes, in whole words: that is what is copied."""
+    if words(command.source.nbytes) != words(command.target.nbytes):
         raise ValueError(f"a copy of {command.source.nbytes} bytes to {command.target.nbytes}")
 
 
