@@ -19,11 +19,11 @@ from poot_executor.executor import (
 
 @dataclass(slots=True, eq=False)
 class Flight:
-    """A submitted step. Once it is over, it has outputs, or an error, or it was lost with an earlier
-    step that failed.
+    """A step. Once it is over, it has outputs, or an error, or it was lost with another step that
+    failed. `step` is None until it is submitted.
     """
 
-    step: StepId
+    step: StepId | None
     outputs: StepOutputs | None = None
     error: DeviceError | None = None
     lost: bool = False
@@ -47,22 +47,27 @@ class Flights:
         self._queue: deque[Flight] = deque()
 
     def submit(self, entry: EntryId, inputs: StepInputs) -> Flight:
-        """Start a step, at once or when the older of two is over.
+        """Start a step, at once or when the older of two is over. One that the device refuses is over
+        with its error, every other step under way is lost with it, and the state was reset.
 
-        Raises BindError for inputs that do not fit the entry, and DeviceError where the device
-        refuses; then every step under way is lost, and the state was reset.
+        Raises BindError for inputs that do not fit the entry, and DeviceError only where the device
+        cannot go on.
         """
         while len(self._queue) > 1:
             self._collect_oldest()
+        flight = Flight(None)
         try:
-            flight = Flight(self._executor.submit(self._executable, entry, inputs))
+            flight.step = self._executor.submit(self._executable, entry, inputs)
+            self._queue.append(flight)
         except (BindError, CallOrder):
             raise
+        except DeviceError as error:
+            flight.error = error
+            self._reset_after(error)
         except BaseException as error:
             # Whether it was submitted is not known: the reset discards it where it was.
             self._reset_after(error)
             raise
-        self._queue.append(flight)
         return flight
 
     def finish(self, flight: Flight) -> None:
@@ -79,15 +84,16 @@ class Flights:
             self._collect_oldest()
 
     def _collect_oldest(self) -> None:
-        flight = self._queue.popleft()
+        flight = self._queue[0]
+        assert flight.step is not None
         try:
             flight.outputs = self._executor.collect(flight.step)
+            self._queue.popleft()
         except DeviceError as error:
             flight.error = error
             self._reset_after(error)
         except BaseException as error:
             # An interrupted wait, say: the step is no failure of its request.
-            flight.lost = True
             self._reset_after(error)
             raise
 
@@ -96,7 +102,7 @@ class Flights:
         cannot go on.
         """
         for flight in self._queue:
-            flight.lost = True
+            flight.lost = flight.error is None
         self._queue.clear()
         try:
             self._recover()
