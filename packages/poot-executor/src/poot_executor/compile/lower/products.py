@@ -13,6 +13,8 @@ from poot_executor.kernel.handle import Handle
 
 Totals = list[list[Var]]
 """Sums by token and weight row of a thread."""
+LANE_UNROLL = 4
+"""Blocks of a row that a lane has on their way at once."""
 
 
 def accumulate(
@@ -27,22 +29,42 @@ def accumulate(
     word: do not store them.
     """
     totals = [[[b.var(0.0, DType.F32, name="total") for _ in rows] for _ in reads] for _ in readers]
-    columns = readers[0].columns
-    start = b.thread_id() % lanes if lanes > 1 else b.const(0, DType.I32)
-    with b.range(start, depth // columns, lanes, name="block") as block:
-        words = [[reader.words(row, block) for row in rows] for reader in readers]
-        activations = [read(block * columns) for read in reads]
-        sums = [_Block(reader, words[w]) for w, reader in enumerate(readers)]
-        plain: list[Handle | None] = [None] * len(reads)
-        for column in readers[0].order():
-            at = [activation(column) for activation in activations]
-            for part in sums:
-                part.add(b, column, at)
-            if any(reader.has_minimum for reader in readers):
-                plain = [x if p is None else p + x for p, x in zip(plain, at, strict=True)]
-        for part, total in zip(sums, totals, strict=True):
-            part.finish(b, block, rows, plain, total)
+    units = depth // readers[0].columns
+    if lanes == 1:
+        with b.range(0, units, name="block") as block:
+            _add_block(b, readers, reads, rows, block, totals)
+        return totals
+    lane = b.thread_id() % lanes
+    rounds, rest = divmod(units, lanes)
+    # Whole rounds have constant bounds, so that they unroll and several blocks are on their way at once.
+    with b.range(0, rounds, unroll=min(rounds, LANE_UNROLL) or None, name="round") as round_:
+        _add_block(b, readers, reads, rows, round_ * lanes + lane, totals)
+    if rest:
+        with b.if_(lane < rest):
+            _add_block(b, readers, reads, rows, lane + rounds * lanes, totals)
     return totals
+
+
+def _add_block(
+    b: KernelBuilder,
+    readers: Sequence[BlockReader],
+    reads: Sequence[Callable[[Handle], Column]],
+    rows: Sequence[Handle],
+    block: Handle,
+    totals: list[Totals],
+) -> None:
+    words = [[reader.words(row, block) for row in rows] for reader in readers]
+    activations = [read(block * readers[0].columns) for read in reads]
+    sums = [_Block(reader, words[w]) for w, reader in enumerate(readers)]
+    plain: list[Handle | None] = [None] * len(reads)
+    for column in readers[0].order():
+        at = [activation(column) for activation in activations]
+        for part in sums:
+            part.add(b, column, at)
+        if any(reader.has_minimum for reader in readers):
+            plain = [x if p is None else p + x for p, x in zip(plain, at, strict=True)]
+    for part, total in zip(sums, totals, strict=True):
+        part.finish(b, block, rows, plain, total)
 
 
 def sum_lanes(b: KernelBuilder, totals: list[Totals], lanes: int, width: int) -> int:
