@@ -7,11 +7,9 @@ from __future__ import annotations
 import os
 from typing import Any, Self
 
-from wgpu.backends.wgpu_native import ffi, lib
-
 from poot_wgpu_device.caps import WANTED, Adapter
 from poot_wgpu_device.native import Handle, feature_number, text_of
-from poot_wgpu_device.structs import array, struct
+from poot_wgpu_device.structs import array, ffi, lib, struct
 
 _BACKENDS = {
     "WGPUBackendType_Vulkan": "Vulkan",

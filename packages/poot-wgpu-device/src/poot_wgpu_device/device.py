@@ -101,7 +101,7 @@ class WgpuDevice(KernelDevice):
     def _write(self, buffer: Buffer, flat: NDArray[np.uint8], offset: int) -> None:
         start = offset // 4 * 4
         for piece in self._whole_words(buffer, flat, offset):
-            self._native.write(buffer.handle, start, memoryview(piece))
+            self._native.write(buffer.handle, start, piece.data)
             start += piece.size
             self._unsent += piece.size
             if self._unsent >= UNSENT_BYTES:

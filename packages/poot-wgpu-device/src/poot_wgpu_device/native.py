@@ -17,12 +17,11 @@ from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import Any
 
-from wgpu.backends.wgpu_native import ffi, lib
 from wgpu.backends.wgpu_native._mappings import enum_str2int, enummap
 
 from poot_executor.errors import DeviceLost, DeviceNotFound
 from poot_wgpu_device.errors import WgpuError
-from poot_wgpu_device.structs import array, callback, struct, view
+from poot_wgpu_device.structs import array, callback, ffi, lib, struct, view
 
 Handle = Any
 

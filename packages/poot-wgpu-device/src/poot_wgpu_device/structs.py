@@ -7,7 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from wgpu.backends.wgpu_native import ffi
+from wgpu.backends import wgpu_native
+
+ffi: Any = wgpu_native.ffi
+lib: Any = wgpu_native.lib
+"""cffi and the library's functions and constants, of which no type checker knows."""
 
 _STRUCTS = (
     "WGPUAdapterInfo",
