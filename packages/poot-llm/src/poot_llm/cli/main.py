@@ -15,11 +15,13 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from types import MappingProxyType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from poot_executor.errors import DuplicateDevice, PootError, RequestError
 from poot_llm.cli.output import write
 from poot_llm.cli.parser import Parser
+
+if TYPE_CHECKING:
+    from poot_executor.errors import PootError
 
 REFUSED, INTERRUPTED, NO_READER = 2, 130, 141
 
@@ -54,14 +56,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(list(sys.argv[1:] if argv is None else argv))
     except SystemExit as done:  # argparse has printed a help text
         return int(done.code or 0)
-    except PootError as error:
-        return _refuse(error)
     except KeyboardInterrupt:
         sys.stderr.write("\n")
         return INTERRUPTED
     except BrokenPipeError:
         _forget_output()
         return NO_READER
+    except Exception as error:
+        from poot_executor.errors import PootError
+
+        if not isinstance(error, PootError):
+            raise
+        return _refuse(error)
 
 
 def _run(argv: list[str]) -> int:
@@ -84,14 +90,18 @@ def _run(argv: list[str]) -> int:
         write(f"poot {_version()}\n")
         return 0
     if command is None:
-        write(parser.format_help())
+        parser.print_help()
         return 0
-    return command.run(arguments)
+    status = command.run(arguments)
+    sys.stdout.flush()
+    return status
 
 
 def _load(name: str) -> Command:
     """A command of poot's own. Raises DuplicateDevice where another distribution claims its name."""
     from importlib.metadata import entry_points
+
+    from poot_executor.errors import DuplicateDevice
 
     for point in entry_points(group="poot.commands", name=name):
         raise DuplicateDevice(name, "poot-llm", point.dist.name if point.dist else point.value)
@@ -101,6 +111,7 @@ def _load(name: str) -> Command:
 def _load_foreign(name: str) -> Command:
     """A command of another distribution. Raises RequestError where there is none, or where it does not load."""
     from poot_executor.discover import commands
+    from poot_executor.errors import RequestError
 
     points = commands()
     if name not in points:

@@ -6,17 +6,11 @@ import shutil
 import sys
 from typing import TYPE_CHECKING
 
-from poot_executor.errors import PootError
-
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-WIDE = 140
-"""Columns of a table that goes to a file or a pipe."""
-
-
-class OutputError(PootError):
-    """Standard output that cannot be written: a full disk, say."""
+WIDE = 10_000
+"""Columns of a table that goes to a file or a pipe: no cell is broken there."""
 
 
 def write(text: str) -> None:
@@ -27,6 +21,8 @@ def write(text: str) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
+        from poot_llm.cli.errors import OutputError
+
         raise OutputError(f"standard output: {error.strerror or error}") from error
 
 

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import argparse
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from poot_executor.errors import RequestError
+from poot_llm.cli.output import write
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that raises RequestError instead of printing its usage and exiting."""
+    """A parser that raises RequestError instead of printing its usage and exiting, and whose help can fail to print."""
+
+    def print_help(self, file: SupportsWrite[str] | None = None) -> None:
+        """What --help calls. Raises OutputError, where argparse would ignore it."""
+        write(self.format_help())
 
     def error(self, message: str) -> NoReturn:
         """What argparse calls for a command line that it cannot read."""
+        # Imported here, as everywhere in the modules that --help needs: poot_executor brings numpy.
+        from poot_executor.errors import RequestError
+
         command = self.prog.removeprefix("poot").strip()
         raise RequestError(f"{command + ': ' if command else ''}{message} (see {self.prog} --help)")
 
