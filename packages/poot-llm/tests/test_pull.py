@@ -225,7 +225,7 @@ def test_a_read_only_cache_is_named(index: Path) -> None:
         folder.chmod(0o555)
         if own == 0:
             os.seteuid(65534)
-        with pytest.raises(PullError, match=f"{folder} cannot hold the model: Permission denied.*POOT_CACHE"):
+        with pytest.raises(PullError, match=f"{folder} cannot hold the model: Permission denied.*POOT_HOME"):
             fetch(MODEL, folder)
     finally:
         os.seteuid(own)
@@ -327,7 +327,7 @@ def test_leftovers_of_killed_processes_are_swept(tmp_path: Path, index: Path) ->
 
 
 def test_names_and_paths_resolve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("POOT_CACHE", str(tmp_path))
+    monkeypatch.setenv("POOT_HOME", str(tmp_path))
     with pytest.raises(RequestError, match="run `poot pull smollm2`"):
         resolve("smollm2")
     with pytest.raises(RequestError, match=r"'nothing': no such path.*smollm2"):
@@ -357,12 +357,12 @@ def test_every_known_model_is_pinned() -> None:
 
 
 def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert cache_dir({"POOT_CACHE": "/somewhere", "XDG_CACHE_HOME": "/x"}) == Path("/somewhere")
-    assert cache_dir({"POOT_CACHE": "~/somewhere"}) == Path.home() / "somewhere"
+    assert cache_dir({"POOT_HOME": "/somewhere", "XDG_CACHE_HOME": "/x"}) == Path("/somewhere")
+    assert cache_dir({"POOT_HOME": "~/somewhere"}) == Path.home() / "somewhere"
     assert cache_dir({"XDG_CACHE_HOME": "/x"}) == Path("/x/poot")
-    for bad in ("", "relative/folder"):
-        with pytest.raises(SettingsError, match="POOT_CACHE"):
-            cache_dir({"POOT_CACHE": bad})
+    for bad in ("relative/folder",):
+        with pytest.raises(SettingsError, match="POOT_HOME"):
+            cache_dir({"POOT_HOME": bad})
     monkeypatch.setenv("HOME", "/home/of/the/test")
     expected = {"darwin": "/home/of/the/test/Library/Caches/poot"}.get(sys.platform, "/home/of/the/test/.cache/poot")
     assert cache_dir({}) == cache_dir({"XDG_CACHE_HOME": "relative"}) == Path(expected)

@@ -4,6 +4,7 @@ error."""
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,8 +47,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     for name in given:
         if name.startswith("POOT_") and name not in known:
             raise SettingsError(f"{name} is not a setting; poot reads {', '.join(sorted(known))}")
-    base = given.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    home = Path(given.get("POOT_HOME") or Path(base) / "poot")
+    home = _home(given)
     try:
         timeout = float(given.get("POOT_TIMEOUT", "600"))
     except ValueError:
@@ -60,3 +60,29 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     dump = Path(given["POOT_DUMP"]) if given.get("POOT_DUMP") else None
     required = frozenset(filter(None, given.get("POOT_REQUIRE_DEVICE", "").split(",")))
     return Settings(home, timeout, switch == "1", dump, required)
+
+
+def _home(given: Mapping[str, str]) -> Path:
+    """$POOT_HOME, or `poot` in the platform's folder for a user's caches: $XDG_CACHE_HOME or ~/.cache, ~/Library/Caches
+    on macOS, %LOCALAPPDATA% on Windows. The folder may not exist yet."""
+    chosen = given.get("POOT_HOME")
+    if chosen:
+        path = _expanded(chosen)
+        if not path.is_absolute():
+            raise SettingsError(f"POOT_HOME={chosen!r} is not an absolute path")
+        return path
+    # The XDG specification: a relative path in the variable is to be ignored.
+    folder = given.get("XDG_CACHE_HOME", "")
+    if Path(folder).is_absolute():
+        return Path(folder) / "poot"
+    if sys.platform == "win32" and given.get("LOCALAPPDATA"):
+        return Path(given["LOCALAPPDATA"]) / "poot"
+    home = _expanded("~")
+    return (home / "Library" / "Caches" if sys.platform == "darwin" else home / ".cache") / "poot"
+
+
+def _expanded(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise SettingsError(f"no home folder is known ({error}): set POOT_HOME to an absolute path") from error

@@ -136,7 +136,7 @@ def _storing_in(folder: Path) -> Generator[None, None, None]:
         yield
     except OSError as error:
         raise PullError(
-            f"{folder} cannot hold the model: {error.strerror or error}; free or unlock it, or set POOT_CACHE"
+            f"{folder} cannot hold the model: {error.strerror or error}; free or unlock it, or set POOT_HOME"
         ) from error
 
 
@@ -144,7 +144,7 @@ def _need_space(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise PullError(
-            f"{folder} has {free:,} bytes free, fetching needs {needed:,}: free some, or set POOT_CACHE elsewhere"
+            f"{folder} has {free:,} bytes free, fetching needs {needed:,}: free some, or set POOT_HOME elsewhere"
         )
 
 
