@@ -164,7 +164,9 @@ def _subgroup_size(e: Emitter, op: Op) -> None:
 @RULES.rule(*sorted({kind for kind, _ in _INSTRUCTIONS} - {"div", "rem"}), *_COMPARISONS, "shl", "shr")
 def _elementwise(e: Emitter, op: Op) -> None:
     dtype = op.operands[0].dtype
-    e.alias(op.result, tuple(instruction(e, op.kind, dtype, list(lanes)) for lanes in zip(*e.operands(op), strict=True)))
+    e.alias(
+        op.result, tuple(instruction(e, op.kind, dtype, list(lanes)) for lanes in zip(*e.operands(op), strict=True))
+    )
 
 
 @RULES.rule("div", "rem")
@@ -173,7 +175,9 @@ def _divide(e: Emitter, op: Op) -> None:
     # Unsigned division is shorter, and the same where neither operand is negative.
     if dtype is I32 and op.result.type.width == 1 and all(e.range_of(value).low >= 0 for value in op.operands):
         dtype = U32
-    e.alias(op.result, tuple(instruction(e, op.kind, dtype, list(lanes)) for lanes in zip(*e.operands(op), strict=True)))
+    e.alias(
+        op.result, tuple(instruction(e, op.kind, dtype, list(lanes)) for lanes in zip(*e.operands(op), strict=True))
+    )
 
 
 @RULES.rule("select")
@@ -184,7 +188,10 @@ def _select(e: Emitter, op: Op) -> None:
 @RULES.rule("exp", "log", "sin", "cos", "tanh", "erf", "rsqrt", "pow")
 def _routine(e: Emitter, op: Op) -> None:
     routine = getattr(routines, op.kind)
-    e.alias(op.result, tuple(routine(Lane(e), *(e.held(F32, x) for x in lanes)) for lanes in zip(*e.operands(op), strict=True)))
+    e.alias(
+        op.result,
+        tuple(routine(Lane(e), *(e.held(F32, x) for x in lanes)) for lanes in zip(*e.operands(op), strict=True)),
+    )
 
 
 @RULES.rule("cast")
@@ -199,7 +206,10 @@ def _converted(e: Emitter, source: DType, target: DType, operand: str) -> str:
         return operand
     operand = e.held(source, operand)
     if source is BOOL:
-        return e.result(register_class(target), f"selp.{register_class(target)} {{}}, {literal(target, 1)}, {literal(target, 0)}, {operand}")
+        return e.result(
+            register_class(target),
+            f"selp.{register_class(target)} {{}}, {literal(target, 1)}, {literal(target, 0)}, {operand}",
+        )
     if target is BOOL:
         relation = "neu" if source is F32 else "ne"
         return e.result("pred", f"setp.{relation}.{suffix(source)} {{}}, {operand}, {literal(source, 0)}")

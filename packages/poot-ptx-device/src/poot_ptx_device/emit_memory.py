@@ -26,7 +26,7 @@ def _at(e: Emitter, place: int, index: str) -> str:
 
 
 def _guard(e: Emitter, place: int, width: int, index: str) -> str:
-    """"@%p " where something must only happen inside the buffer: an index below 0 is a large one, unsigned."""
+    """ "@%p " where something must only happen inside the buffer: an index below 0 is a large one, unsigned."""
     if not e.guarded:
         return ""
     return f"@{e.result('pred', f'setp.lt.u32 {{}}, {e.held(I32, index)}, {e.end(place, width)}')} "

@@ -82,5 +82,3 @@ def _shuffle_xor(e: Emitter, op: Op) -> None:
     (value,) = op.operands
     register = e.held(value.dtype, e.scalar(value))
     e.alias(op.result, (_shuffled(e, value.dtype, "bfly", register, str(op.attrs["mask"])),))
-
-

@@ -88,7 +88,9 @@ class Emitter:
         waits = DEPENDENT_LAUNCH in self.caps.features
         self.block(self.kernel.body)
         registers = [f".reg .{name} {CLASSES[name]}<{count}>;" for name, count in self._counts.items() if count]
-        arrays = [f".shared .align 16 .b8 s{place}[{array.count * 4}];" for place, array in enumerate(self.kernel.shared)]
+        arrays = [
+            f".shared .align 16 .b8 s{place}[{array.count * 4}];" for place, array in enumerate(self.kernel.shared)
+        ]
         start = ["griddepcontrol.launch_dependents;"] * waits
         # Nothing of the grid before may be read, and nothing that it reads written, until it has ended.
         ready = ["griddepcontrol.wait;"] * waits

@@ -1,0 +1,65 @@
+"""Kernels on the device: PTX assembled once for each content and driver, its machine code kept on disk."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from poot_executor.cache import CompileCache
+from poot_executor.compile.target import Target
+from poot_executor.device import Compiled
+from poot_executor.kernel.ir import Access, Kernel
+from poot_ptx_device.native import Gpu, Handle, Native
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PtxKernel:
+    """A kernel that can be dispatched. `accesses` says how it uses each buffer. `faults`: the fault word's address is its last parameter."""
+
+    name: str
+    identity: int
+    faults: bool
+    accesses: tuple[Access, ...]
+    threads: int
+    module: Handle
+    function: Handle
+
+    @property
+    def params(self) -> int:
+        """Buffers that it takes."""
+        return len(self.accesses)
+
+
+class Loader:
+    """Makes handles of compiled kernels. `cache` keeps machine code of one driver version and GPU."""
+
+    def __init__(self, native: Native, target: Target, cache: CompileCache) -> None:
+        self._native = native
+        self._target = Target(f"{target.kind} machine code", target.caps)
+        self._cache = cache
+
+    def load(self, kernel: Kernel, compiled: Compiled) -> PtxKernel:
+        """Assemble, or take from disk, and load. Raises CudaError with the assembler's messages."""
+        code = self._cache.get(
+            self._target, hashlib.sha256(compiled.code).digest(), lambda: self._assemble(compiled)
+        ).code
+        module = self._native.load_module(code)
+        try:
+            function = self._native.function(module, compiled.entry)
+        except BaseException:
+            self._native.unload_module(module)
+            raise
+        accesses = tuple(param.access for param in kernel.params)
+        return PtxKernel(kernel.name, kernel.identity, kernel.checks, accesses, kernel.group_size, module, function)
+
+    def _assemble(self, compiled: Compiled) -> Compiled:
+        return Compiled(compiled.name, self._native.assemble(compiled.code, compiled.name), compiled.entry)
+
+    def unload(self, kernel: PtxKernel) -> None:
+        """Give a kernel's module back."""
+        self._native.unload_module(kernel.module)
+
+
+def machine_code_context(gpu: Gpu, driver_version: int) -> str:
+    """What machine code depends on besides its PTX."""
+    return f"compute capability {gpu.capability[0]}.{gpu.capability[1]}, driver {driver_version}"
