@@ -1,0 +1,66 @@
+"""What a physical device can do, as poot's caps, with errors of its arithmetic."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Set
+from types import MappingProxyType
+
+from poot_executor.compile.target import Caps
+from poot_vulkan_device.adapter import Adapter, Kind
+
+_ROUTINES: Mapping[str, float] = MappingProxyType(
+    {"exp": 2.0, "log": 1.5, "sin": 3.0, "cos": 3.0, "tanh": 2.0, "erf": 2.0, "pow": 2.0}
+)
+"""ULP of the routines where division is exact. Sine and cosine for |x| ≤ 100,000."""
+
+LLVMPIPE_ERRORS: Mapping[str, float] = MappingProxyType({"div": 0.5, "sqrt": 0.5, "rsqrt": 1.5, **_ROUTINES})
+"""ULP on Mesa's llvmpipe, the worst of 2^18 random arguments an operation over its range, against float64."""
+
+VULKAN_ERRORS: Mapping[str, float] = MappingProxyType(
+    {"div": 2.5, "sqrt": 4.5, "rsqrt": 2.0, **{name: 2 * error for name, error in _ROUTINES.items()}}
+)
+"""ULP that Vulkan allows ("Precision and Operation of SPIR-V Instructions"): a square root is 1 / inversesqrt. The
+routines divide, and so inherit some of it."""
+
+WATCHDOG_WORK = 4 << 30
+"""Bytes moved by one submission to a device that may drive a display: well below a second on a slow one."""
+
+GPU_GROUPS = 256
+"""Vulkan does not say how wide a GPU is: this many groups fill a large one."""
+
+
+def caps_of(
+    adapter: Adapter,
+    features: Set[str],
+    subgroup_width: int | None,
+    *,
+    contracts: bool = False,
+    flushes_denormals: bool = False,
+) -> Caps:
+    """The caps of a device with those features and that arithmetic."""
+    limits = adapter.limits
+    return Caps(
+        # One storage buffer is the fault word's.
+        max_bindings=limits.bindings - 1,
+        max_binding_bytes=limits.binding_bytes // 256 * 256,
+        max_buffer_bytes=min(limits.allocation_bytes, max(adapter.heaps)) // 256 * 256,
+        max_groups=limits.groups,
+        max_group_size=limits.group_size,
+        max_shared_bytes=limits.shared_bytes,
+        # 256: the largest value that Vulkan lets this limit have, so that layouts are the same everywhere.
+        offset_alignment=max(256, limits.offset_alignment),
+        group_threads=32 if adapter.software else 64,
+        parallel_groups=os.cpu_count() or 1 if adapter.software else GPU_GROUPS,
+        tile_rows=32,
+        subgroup_width=subgroup_width if "subgroup" in features else None,
+        features=frozenset(features),
+        contracts=contracts,
+        flushes_denormals=flushes_denormals,
+        errors=LLVMPIPE_ERRORS if adapter.name.startswith("llvmpipe") else VULKAN_ERRORS,
+    )
+
+
+def work_budget(adapter: Adapter) -> int | None:
+    """The work of one submission; None where no watchdog ends a long one."""
+    return WATCHDOG_WORK if adapter.kind in (Kind.INTEGRATED, Kind.DISCRETE) else None

@@ -1,0 +1,258 @@
+"""Known answers: a kernel for each optional feature, run when a device is opened. A wrong answer switches the feature
+off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from poot_executor.dtype import DType
+from poot_executor.kernel.builder import KernelBuilder
+from poot_executor.kernel.handle import Handle
+from poot_executor.kernel.ir import Access, Kernel
+from poot_vulkan_device.features import INF_NAN_PRESERVE, LOOP_LIMIT, PACK_HALF, UNBOUNDED_LOOPS, UNPACK_HALF
+
+GROUP = 64
+
+Words = NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """`kernel` maps each word of `given` to `per_thread` words, a thread each; `wrong` says what is wrong with them,
+    None where nothing is.
+    """
+
+    feature: str
+    kernel: Kernel
+    given: Words
+    per_thread: int
+    wrong: Callable[[Words, Words], str | None]
+
+
+CONTRACTION = "contraction"
+"""Not a feature: where this case's answer is wrong, products and sums are fused or rearranged."""
+
+DENORMALS = "denormals"
+"""Not a feature: where this case's answer is wrong, denormals are flushed."""
+
+
+def cases() -> tuple[Case, ...]:
+    """The features that a device may have, each with its kernel and answers."""
+    halves = _halves()
+    mixed = np.arange(4096, dtype=np.uint32) * np.uint32(2654435761)
+    return (
+        _case("subgroup", mixed, _subgroup, 8, _wrong_subgroup),
+        _case("dot4", mixed, _dot4, 1, _wrong_dot4),
+        _case(UNPACK_HALF, halves, _unpack, 1, _wrong_unpack),
+        _case(PACK_HALF, _around(halves), _pack, 1, _wrong_pack),
+        _case(INF_NAN_PRESERVE, _special(), _specials, 4, _wrong_specials),
+        _case(CONTRACTION, mixed & np.uint32(0x83FFFFFF) | np.uint32(0x3C000000), _sums, 3, _wrong_sums),
+        _case(DENORMALS, mixed & np.uint32(0x807FFFFF), _tiny, 3, _wrong_tiny),
+        _case(UNBOUNDED_LOOPS, np.full(GROUP, LOOP_LIMIT + 1000, np.uint32), _loop, 1, _wrong_loop),
+    )
+
+
+def _case(
+    feature: str,
+    given: Words,
+    body: Callable[[KernelBuilder, Handle], Sequence[Handle]],
+    count: int,
+    wrong: Callable[[Words, Words], str | None],
+) -> Case:
+    b = KernelBuilder(f"known_answer_{feature}", GROUP)
+    source = b.buffer("source", DType.U32, Access.READ)
+    target = b.buffer("target", DType.U32, Access.READ_WRITE)
+    i = b.group_id() * GROUP + b.thread_id()
+    for k, value in enumerate(body(b, source[i])):
+        target[i * count + k] = value
+    return Case(feature, b.finish(), given, count, wrong)
+
+
+# Subgroups
+
+
+def subgroup_width(answer: Words) -> int:
+    """The width that the subgroup case's threads report; 0 where they disagree."""
+    sizes = answer.reshape(-1, 8)[:, 0]
+    return int(sizes[0]) if (sizes == sizes[0]).all() else 0
+
+
+def _subgroup(b: KernelBuilder, word: Handle) -> list[Handle]:
+    lane, size = b.lane_id(), b.subgroup_size()
+    signed, number = b.bitcast(word, DType.I32), b.cast(word >> 20, DType.F32)
+    return [
+        b.bitcast(size, DType.U32),
+        b.bitcast(b.subgroup_id() * 256 + lane, DType.U32),
+        b.subgroup_sum(word),
+        b.bitcast(b.subgroup_max(signed), DType.U32),
+        b.subgroup_min(word),
+        b.bitcast(b.subgroup_sum(number), DType.U32),
+        b.subgroup_shuffle(word, (lane * 3 + 1) % size),
+        b.subgroup_shuffle(word, 1) ^ b.subgroup_shuffle_xor(word, 2),
+    ]
+
+
+def _wrong_subgroup(given: Words, answer: Words) -> str | None:
+    width = subgroup_width(answer)
+    if width < 4 or GROUP % width:
+        return f"subgroups of {width} threads"
+    lanes = np.arange(width)
+    rows = given.reshape(-1, width)
+    thread = np.arange(given.size) % GROUP
+    numbers = (rows >> np.uint32(20)).astype(np.float32).sum(axis=1)  # exact: integers below 2^19
+    expected = (
+        thread // width * 256 + thread % width,
+        np.repeat(rows.sum(axis=1, dtype=np.uint32), width),
+        np.repeat(rows.view(np.int32).max(axis=1).view(np.uint32), width),
+        np.repeat(rows.min(axis=1), width),
+        np.repeat(numbers.view(np.uint32), width),
+        rows[:, (lanes * 3 + 1) % width].ravel(),
+        (rows[:, 1:2] ^ rows[:, lanes ^ 2]).ravel(),
+    )
+    names = ("lane and subgroup ids", "sum", "max", "min", "sum of floats", "shuffle", "shuffle by xor")
+    for k, (name, values) in enumerate(zip(names, expected, strict=True)):
+        if not np.array_equal(answer.reshape(-1, 8)[:, k + 1], values):
+            return f"subgroup {name} is wrong"
+    return None
+
+
+# Dot products of bytes
+
+
+def _dot4(b: KernelBuilder, word: Handle) -> list[Handle]:
+    return [b.bitcast(b.dot4(word, word * 2654435769, b.bitcast(word >> 3, DType.I32)), DType.U32)]
+
+
+def _wrong_dot4(given: Words, answer: Words) -> str | None:
+    def signed(words: Words) -> NDArray[np.int64]:
+        return words.view(np.int8).reshape(-1, 4).astype(np.int64)
+
+    total = (signed(given) * signed(given * np.uint32(2654435769))).sum(axis=1) + (given >> np.uint32(3))
+    return None if np.array_equal(answer, total.astype(np.uint32)) else "dot products of bytes are wrong"
+
+
+# Half conversions
+
+
+def _halves() -> Words:
+    """Halves of both signs: all near zero, the least normal one, one and infinity, and every thirty-second."""
+    edges = np.concatenate([np.arange(64), 0x3E0 + np.arange(64), 0x3BE0 + np.arange(64), 0x7BC0 + np.arange(128)])
+    both = np.concatenate([edges, edges + 0x8000, np.arange(0, 0x10000, 32)])
+    return np.resize(both, -(-both.size // GROUP) * GROUP).astype(np.uint32)
+
+
+def _around(halves: Words) -> Words:
+    """Floats at halves, at the ties between neighbours, and one unit to each side of a tie."""
+    half = (halves & np.uint32(0x7FFF)).astype(np.uint16)
+    above = np.minimum(half + np.uint16(1), np.uint16(0x7C00))
+    # The neighbour above the greatest half is where infinity would be, were it a number.
+    below, next_ = (
+        np.where(h == 0x7C00, np.float32(65536), h.view(np.float16).astype(np.float32)) for h in (half, above)
+    )
+    with np.errstate(invalid="ignore"):  # NaN halves
+        tie = (below + next_) / np.float32(2)
+    bits = tie.view(np.uint32) + np.resize(np.array([0, 1, -1, 0], np.int32), tie.size).view(np.uint32)
+    exact = halves.astype(np.uint16).view(np.float16).astype(np.float32).view(np.uint32)
+    return np.where(np.arange(tie.size) % 7 == 0, exact, bits | halves >> np.uint32(15) << np.uint32(31))
+
+
+def _unpack(b: KernelBuilder, word: Handle) -> list[Handle]:
+    return [b.bitcast(b.half_to_float(word), DType.U32)]
+
+
+def _wrong_unpack(given: Words, answer: Words) -> str | None:
+    expected = given.astype(np.uint16).view(np.float16).astype(np.float32)
+    return _differ("conversions of halves", answer.view(np.float32), expected)
+
+
+def _pack(b: KernelBuilder, word: Handle) -> list[Handle]:
+    return [b.float_to_half(b.bitcast(word, DType.F32))]
+
+
+def _wrong_pack(given: Words, answer: Words) -> str | None:
+    with np.errstate(over="ignore", invalid="ignore"):
+        expected = given.view(np.float32).astype(np.float16)
+    return _differ("conversions to halves", answer.astype(np.uint16).view(np.float16), expected)
+
+
+# Arithmetic
+
+
+def _special() -> Words:
+    """Zeros, infinities, NaN, the greatest numbers and ordinary ones, of both signs."""
+    positive = np.array([0, 0x7F800000, 0x7FC00000, 0x7F7FFFFF, 0x3F800000, 0x00800000, 0x40490FDB, 0x3FFFFFFF])
+    return np.resize(np.concatenate([positive, positive | 0x80000000]), GROUP).astype(np.uint32)
+
+
+def _specials(b: KernelBuilder, word: Handle) -> list[Handle]:
+    x = b.bitcast(word, DType.F32)
+    other = b.bitcast((word >> 1) ^ 0x60000000, DType.F32)
+    # A zero of the other sign, that no compiler knows.
+    zero = b.bitcast(~word & 0x80000000, DType.F32)
+    return [b.bitcast(v, DType.U32) for v in (x * -1.0, x + zero, x - x, x * 1.0000001 + other)]
+
+
+def _wrong_specials(given: Words, answer: Words) -> str | None:
+    x = given.view(np.float32)
+    other = ((given >> np.uint32(1)) ^ np.uint32(0x60000000)).view(np.float32)
+    with np.errstate(all="ignore"):
+        expected = np.stack([-x, x + np.float32(0), x - x, x * np.float32(1.0000001) + other], axis=1)
+    return _differ("results at zero, infinity or NaN", answer.view(np.float32), expected.ravel())
+
+
+def _operands(b: KernelBuilder, word: Handle) -> tuple[Handle, Handle, Handle]:
+    x = b.bitcast(word, DType.F32)
+    y = b.bitcast(word ^ 0x00155555, DType.F32)
+    return x, y, b.bitcast(word ^ 0x002AAAAA, DType.F32)
+
+
+def _sums(b: KernelBuilder, word: Handle) -> list[Handle]:
+    x, y, z = _operands(b, word)
+    return [b.bitcast(v, DType.U32) for v in (x * y - z, (x + y) - x, x * y + x * z)]
+
+
+def _wrong_sums(given: Words, answer: Words) -> str | None:
+    x, y, z = (v.view(np.float32) for v in (given, given ^ np.uint32(0x00155555), given ^ np.uint32(0x002AAAAA)))
+    expected = np.stack([x * y - z, (x + y) - x, x * y + x * z], axis=1)
+    return _differ("sums and products", answer.view(np.float32), expected.ravel())
+
+
+def _tiny(b: KernelBuilder, word: Handle) -> list[Handle]:
+    x = b.bitcast(word, DType.F32)
+    return [b.bitcast(v, DType.U32) for v in (x + x, x * 0.75, b.fma(x, 8388608.0, x))]
+
+
+def _wrong_tiny(given: Words, answer: Words) -> str | None:
+    x = given.view(np.float32)
+    expected = np.stack([x + x, x * np.float32(0.75), x * np.float32(8388608.0) + x], axis=1)
+    fused = np.stack([x + x, x * np.float32(0.75), (x.astype(np.float64) * 8388609.0).astype(np.float32)], axis=1)
+    got = answer.view(np.float32)
+    return _differ("sums and products of denormals", got, fused.ravel()) and _differ(
+        "sums and products of denormals", got, expected.ravel()
+    )
+
+
+def _loop(b: KernelBuilder, word: Handle) -> list[Handle]:
+    total = b.var(0, DType.U32)
+    with b.range(b.bitcast(word, DType.I32)):
+        total.set((total.get() ^ word) + 1)
+    return [total.get()]
+
+
+def _wrong_loop(given: Words, answer: Words) -> str | None:
+    word, total = int(given[0]), 0
+    for _ in range(word):
+        total = (total ^ word) + 1 & 0xFFFFFFFF
+    return None if (answer == total).all() else f"loops end before {word:,} rounds"
+
+
+def _differ(what: str, got: NDArray[np.floating], expected: NDArray[np.floating]) -> str | None:
+    """Values must agree in every bit; one NaN is as good as another."""
+    kind = np.uint32 if expected.dtype == np.float32 else np.uint16
+    same = (got.view(kind) == expected.view(kind)) | (np.isnan(got) & np.isnan(expected))
+    return None if same.all() else f"{int((~same).sum())} of {same.size} {what} are wrong"

@@ -1,0 +1,178 @@
+"""Recordings: commands recorded once into command buffers, and what they hold.
+
+Between two commands stands a full memory barrier; descriptor sets are baked in. A device under a watchdog gets several
+command buffers, cut where the planner's work weights of the commands reach its budget; any other one gets one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from poot_executor.device import Buffer, BufferKind, BufferSlice, Commands, Copy, Dispatch, Recording
+from poot_executor.errors import DeviceError
+from poot_vulkan_device.adapter import Adapter
+from poot_vulkan_device.api import Handle, ffi
+from poot_vulkan_device.commands import Binding
+from poot_vulkan_device.commands import Commands as Encoder
+from poot_vulkan_device.memory import Memory, words
+from poot_vulkan_device.pipelines import Layout, VulkanKernel
+
+COPY_WORK_PER_BYTE = 2
+"""A copy reads and writes each byte: its weight in the planner's unit, which is bytes moved."""
+
+
+@dataclass(slots=True, eq=False)
+class VulkanRecording(Recording):
+    """Command buffers that are submitted in order. `buffers` are all that they touch; `names` those of the kernels that
+    may fault, by identity; `word` is the host's view of the fault word.
+    """
+
+    names: dict[int, str]
+    buffers: frozenset[Buffer]
+    segments: list[Handle] = field(default_factory=list)
+    sets: Handle | None = None
+    stamps: Handle | None = None
+    times: Any = None
+    fault: Buffer | None = None
+    word: Any = None
+    in_flight: int = 0
+    released: bool = False
+
+
+class Recorder:
+    """Makes and releases recordings of one device. `budget` is the work of one submission; None is unlimited."""
+
+    def __init__(self, encoder: Encoder, memory: Memory, *, budget: int | None, adapter: Adapter) -> None:
+        self._encoder = encoder
+        self._memory = memory
+        self._budget = budget
+        self._stamps = adapter.stamp_bits > 0
+        self._mask = (1 << adapter.stamp_bits) - 1
+        self._period = adapter.stamp_period
+
+    def record(self, commands: Commands, download: BufferSlice | None) -> VulkanRecording:
+        """All or nothing. Raises ValueError for slices that are not of this device."""
+        touched = set() if download is None else {download.buffer}
+        for command in commands:
+            pieces = (
+                [a.slice for a in command.args] if isinstance(command, Dispatch) else [command.source, command.target]
+            )
+            for piece in pieces:
+                self._memory.check(piece)
+                touched.add(piece.buffer)
+        if download is not None:
+            self._memory.check(download)
+        dispatches = [command for command in commands if isinstance(command, Dispatch)]
+        faulting = {d.kernel.identity: d.kernel.name for d in dispatches if d.kernel.faults}
+        recording = VulkanRecording(faulting, frozenset(touched))
+        try:
+            if faulting:
+                recording.fault = self._memory.allocate(BufferKind.STAGING, 4)
+                recording.word = recording.fault.handle.view.view(np.uint32)
+                recording.word[0] = 0
+            self._encode(recording, commands, self._bake(recording, dispatches))
+        except BaseException:
+            self.release(recording)
+            raise
+        return recording
+
+    def _bake(self, recording: VulkanRecording, dispatches: Sequence[Dispatch]) -> list[Handle]:
+        """A descriptor set for each dispatch; equal ones share one."""
+        places: dict[tuple[Layout, tuple[Binding, ...]], int] = {}
+        chosen = [places.setdefault(self._bindings(recording, d), len(places)) for d in dispatches]
+        if not places:
+            return []
+        recording.sets, sets = self._encoder.create_sets(list(places))
+        return [sets[place] for place in chosen]
+
+    @staticmethod
+    def _bindings(recording: VulkanRecording, dispatch: Dispatch) -> tuple[Layout, tuple[Binding, ...]]:
+        kernel: VulkanKernel = dispatch.kernel
+        if len(dispatch.args) != kernel.params:
+            raise DeviceError(
+                f"kernel {kernel.name} has {kernel.params} parameters and was given {len(dispatch.args)} arguments"
+            )
+        bindings: list[Binding] = []
+        for arg in dispatch.args:
+            if not 0 < 4 * arg.count <= words(arg.slice.nbytes):
+                raise ValueError(f"kernel {kernel.name}: {arg.count} elements in {arg.slice.nbytes} bytes")
+            # Bound as far as its elements go: that is its length, and robust access covers nothing beyond.
+            bindings.append((arg.slice.buffer.handle.buffer, arg.slice.offset, 4 * arg.count))
+        if kernel.faults:
+            assert recording.fault is not None
+            bindings.append((recording.fault.handle.buffer, 0, 4))
+        return kernel.layout, tuple(bindings)
+
+    def _encode(self, recording: VulkanRecording, commands: Commands, sets: Sequence[Handle]) -> None:
+        encoder, segments = self._encoder, split(commands, self._budget)
+        if self._stamps:
+            recording.stamps = encoder.create_stamps(2 * len(segments))
+            recording.times = ffi.new("uint64_t[]", 2 * len(segments))
+        following = iter(sets)
+        for place, segment in enumerate(segments):
+            buffer = encoder.begin()
+            recording.segments.append(buffer)
+            if recording.stamps is not None:
+                encoder.stamp(buffer, recording.stamps, 2 * place, reset=True)
+            for number, command in enumerate(segment):
+                if number:
+                    encoder.barrier(buffer)
+                if isinstance(command, Dispatch):
+                    encoder.dispatch(buffer, command.kernel, next(following), command.groups)
+                else:
+                    source, target = command.source, command.target
+                    from_, to = (
+                        (source.buffer.handle.buffer, source.offset),
+                        (target.buffer.handle.buffer, target.offset),
+                    )
+                    encoder.copy(buffer, from_, to, source.nbytes)
+            if recording.stamps is not None:
+                encoder.stamp(buffer, recording.stamps, 2 * place + 1, reset=False)
+            encoder.end(buffer)
+
+    def seconds(self, recording: VulkanRecording) -> float | None:
+        """The device's own time of the last replay; None where it does not say."""
+        if recording.stamps is None or recording.in_flight:
+            return None
+        count = 2 * len(recording.segments)
+        if not self._encoder.read_stamps(recording.stamps, recording.times, count):
+            return None
+        times = recording.times
+        ticks = sum(times[place + 1] - times[place] & self._mask for place in range(0, count, 2))
+        return ticks * self._period * 1e-9
+
+    def release(self, recording: VulkanRecording) -> None:
+        """Give back what the recording holds; a second time does nothing."""
+        if recording.released:
+            return
+        recording.released = True
+        if recording.segments:
+            self._encoder.free(recording.segments)
+            recording.segments.clear()
+        if recording.sets is not None:
+            self._encoder.destroy_sets(recording.sets)
+        if recording.stamps is not None:
+            self._encoder.destroy_stamps(recording.stamps)
+        if recording.fault is not None:
+            recording.word = None
+            self._memory.free(recording.fault)
+
+
+def split(commands: Commands, budget: int | None) -> list[list[Dispatch | Copy]]:
+    """The commands in order, cut into runs whose work stays within the budget; a command above it is a run of its own.
+    Always at least one run, which may be empty.
+    """
+    runs: list[list[Dispatch | Copy]] = [[]]
+    spent = 0
+    for command in commands:
+        work = command.work if isinstance(command, Dispatch) else COPY_WORK_PER_BYTE * command.source.nbytes
+        if budget is not None and runs[-1] and spent + work > budget:
+            runs.append([])
+            spent = 0
+        runs[-1].append(command)
+        spent += work
+    return runs
