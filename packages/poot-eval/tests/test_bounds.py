@@ -165,6 +165,30 @@ def by_blocks(raw, format, given):
     return y
 
 
+def test_attention_may_be_summed_as_it_goes(rng):
+    """A running maximum and sum over tiles of 32, float32 at each step, against the oracle."""
+    b, k = Builder("attention"), 300
+    scores, values = slot(b, "scores", (4, k)), slot(b, "values", (k, 8))
+    b.output("y", p.matmul(f.softmax(scores), values))
+    graph = b.build()
+    s = np.sort(rng.standard_normal((4, k)).astype(np.float32) * 8, axis=1)  # each tile raises the maximum
+    v = rng.standard_normal((k, 8)).astype(np.float32)
+    oracle = eval(
+        graph, dict(zip([i.key for i in graph.inputs if i.key], (s, v), strict=True)), EvalOptions(environment=True)
+    )
+    bound = bound_for(graph, oracle.environment, NUMPY).output("y")
+    top, total, y = np.full((4, 1), -np.inf, np.float32), np.zeros((4, 1), np.float32), np.zeros((4, 8), np.float32)
+    for first in range(0, k, 32):
+        part = s[:, first : first + 32]
+        new = np.maximum(top, part.max(1, keepdims=True))
+        scale, power = np.exp(top - new), np.exp(part - new)
+        total, y = total * scale + power.sum(1, keepdims=True), y * scale + power @ v[first : first + 32]
+        top = new
+    assert_matches(y / total, oracle.outputs["y"], bound)
+    with pytest.raises(AssertionError):
+        assert_matches(y / total * np.float32(1.001), oracle.outputs["y"], bound)
+
+
 def test_what_two_roundings_decide_is_undecided():
     b = Builder("close")
     x = slot(b, "x", (2, 3))

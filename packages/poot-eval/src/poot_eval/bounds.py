@@ -87,7 +87,7 @@ def bound_for(
                 for v in equation.inputs
             )
             out = equation.output
-            step = Step(equation, operands, environment[out], caps, out in sums)
+            step = Step(equation, operands, environment[out], caps, out in sums, _of_softmax(graph, equation))
             errors[out] = _settled(step, _error(step))
             size = _result_size(equation, operands, environment[out], sizes)
             if size is not None:
@@ -104,6 +104,25 @@ def end_to_end_bound(single: Array, oracle: Array) -> Errors:
     size = np.abs(wide[finite])
     scale = KAPPA * distance.max(initial=0.0) + FLOOR_ULPS * 2.0**-24 * size.max(initial=0.0)
     return np.full(oracle.shape, scale)
+
+
+def _of_softmax(graph: Graph, equation: Equation) -> bool:
+    """Whether a matmul's left operand is exp(...) / ..., seen through casts and movement."""
+    if equation.op != "matmul":
+        return False
+    left = _seen_through(graph, equation.inputs[0])
+    return left is not None and left.op == "div" and _op(_seen_through(graph, left.inputs[0])) == "exp"
+
+
+def _seen_through(graph: Graph, value: Value) -> Equation | None:
+    found = graph.equation(value)
+    while found is not None and found.op in ("cast", "reshape", "transpose", "broadcast"):
+        found = graph.equation(found.inputs[0])
+    return found
+
+
+def _op(equation: Equation | None) -> str | None:
+    return None if equation is None else equation.op
 
 
 def _input_error(value: Array, dtype: DType, caps: Caps) -> Errors:

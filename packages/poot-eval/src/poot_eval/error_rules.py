@@ -51,13 +51,18 @@ class Operand:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """One equation of the walk: its operands, the oracle's result, and the target."""
+    """One equation of the walk: its operands, the oracle's result, and the target.
+
+    `feeds_sum`: an add or sub reads it. `of_softmax`: a matmul whose left operand is a softmax, which
+    a device may compute as it goes, rescaling what it has summed.
+    """
 
     equation: Equation
     operands: tuple[Operand, ...]
     result: Array
     caps: Caps
     feeds_sum: bool = False
+    of_softmax: bool = False
 
     @property
     def values(self) -> tuple[Errors, ...]:
@@ -223,20 +228,31 @@ def _all_or_nothing(step: Step) -> Errors:
     return np.where(inexact, 1.0 if step.result.dtype == np.bool_ else np.inf, 0.0)
 
 
-def product_error(a: Operand, b: Operand, size: Errors) -> Errors:
+ONLINE_TILE = 32
+"""The fewest positions that flash attention takes at a time: so many rescalings a row at most."""
+
+
+def product_error(a: Operand, b: Operand, size: Errors, more: float = 0.0) -> Errors:
     """The error of a[..., m, k] @ b[..., k, n] in float32, in any order and grouping.
 
     Each term meets at most k + 3 roundings: its product, k - 1 sums, and in a packed format its
-    block's scale, the decoded weight's own, and the sum over blocks.
+    block's scale, the decoded weight's own, and the sum over blocks. `more` is a further relative
+    error of each term.
     """
     k = a.value.shape[-1]
     terms = (a.size + a.error) @ (b.size + b.error)
     carried = np.abs(a.wide) @ b.error + a.error @ (np.abs(b.wide) + b.error)
-    return gamma(k + 3) * terms + carried + U * size
+    return (gamma(k + 3) + more) * terms + carried + U * size
 
 
 def _matmul(step: Step) -> Errors:
-    return product_error(step.operands[0], step.operands[1], step.size)
+    a, b = step.operands
+    more = 0.0
+    if step.of_softmax:
+        # Each rescaling is one exp and one product, alike for a row's sum and its values: twice in a quotient.
+        tiles = -(-a.value.shape[-1] // ONLINE_TILE)
+        more = tiles * 2 * (2 * step.caps.errors.get("exp", 0.5) + 1) * U
+    return product_error(a, b, step.size, more)
 
 
 def _indexed_matmul(step: Step) -> Errors:

@@ -14,6 +14,7 @@ from poot_eval.conformance.operations import (
     RandomConformance,
     ReductionConformance,
 )
+from poot_eval.conformance.random_graphs import RandomGraphConformance
 from poot_eval.conformance.regions import (
     AttentionRegions,
     ContractionRegions,
@@ -41,6 +42,7 @@ class DeviceConformance(
     ContractionRegions,
     IndexedRegions,
     AttentionRegions,
+    RandomGraphConformance,
     ReplayConformance,
     StepConformance,
     FaultConformance,
