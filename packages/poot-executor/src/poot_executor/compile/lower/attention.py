@@ -96,13 +96,11 @@ class _Kernel:
         greatest = [b.var(LOWEST, DType.F32, name="greatest") for _ in row]
         total = [b.var(0.0, DType.F32, name="total") for _ in row]
         tiles = -(-self.span // self.threads)
-        with b.range(b.group_id(2) if split else 0, tiles, self.schedule.splits, name="tile") as tile:
-            place = tile * self.threads + b.thread_id()
-            inside = place < self.span
-            place = b.min(place, self.span - 1)
-            seen = [self._sees(batch, m, place) & inside for m in row]
-            with b.if_(self._any(seen)):
-                self._tile(batch, row, query, weights, tile, place, seen, sums, greatest, total)
+        start, step = (b.group_id(2), self.schedule.splits) if split else (b.const(0, DType.I32), 1)
+        low, high = self._visible(batch, row, start, tiles, step)
+        with b.range(low, high, step, name="tile") as tile:
+            place, seen = self._place(batch, row, tile)
+            self._tile(batch, row, query, weights, tile, place, seen, sums, greatest, total)
         self._join_parts(sums)
         with b.if_(b.thread_id() // self.columns == 0 if self.parts > 1 else b.const(True, DType.BOOL)):
             for m, at in enumerate(row):
@@ -149,12 +147,31 @@ class _Kernel:
             return self.frame.b.const(True, DType.BOOL)
         return self.frame.element(mask, self._weights_index(batch, row, place))
 
-    def _any(self, seen: list[Handle]) -> Handle:
+    def _place(self, batch: Index, row: list[Handle], tile: Handle) -> tuple[Handle, list[Handle]]:
+        """This thread's position in a tile, and whether each row sees it."""
         b = self.frame.b
-        some = seen[0]
-        for other in seen[1:]:
-            some = some | other
-        return b.group_max(b.select(some, b.const(1, DType.I32), 0)) > 0
+        place = tile * self.threads + b.thread_id()
+        inside = place < self.span
+        place = b.min(place, self.span - 1)
+        return place, [self._sees(batch, m, place) & inside for m in row]
+
+    def _visible(
+        self, batch: Index, row: list[Handle], start: Handle, tiles: int, step: int
+    ) -> tuple[Handle, Handle]:
+        """The run of tiles outside which no row of the group sees anything: from the first, to one past the last. The
+        mask is asked at every position once, before any score, so that a long capacity costs little."""
+        b = self.frame.b
+        if self.attention.mask is None:
+            return start, b.const(tiles, DType.I32)
+        low, high = b.var(tiles, DType.I32, name="low"), b.var(0, DType.I32, name="high")
+        with b.range(start, tiles, step, name="tile") as tile:
+            _, seen = self._place(batch, row, tile)
+            some = seen[0]
+            for other in seen[1:]:
+                some = some | other
+            low.set(b.select(some, b.min(low.get(), tile), low.get()))
+            high.set(b.select(some, tile + 1, high.get()))
+        return b.group_min(low.get()), b.group_max(high.get())
 
     def _tile(
         self, batch: Index, row: list[Handle], query: SharedRef, weights: SharedRef, tile: Handle, place: Handle,
