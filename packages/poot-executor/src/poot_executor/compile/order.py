@@ -16,7 +16,6 @@ from poot_executor.compile.lower.draft import Draft
 from poot_executor.compile.region import Region
 from poot_executor.errors import GraphError, Unsupported
 from poot_executor.graph.graph import Graph, Input, Value
-from poot_executor.graph.keys import Storage
 
 COPY_LIMIT = 1 << 20
 """Bytes of a state that a program may copy a step; a KV pool is above it."""
@@ -39,20 +38,24 @@ class Unit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ordered:
-    """Units in order. `in_place` maps a result to the value whose buffer it takes; `copied` are results whose data is
-    copied first.
+    """Units in order, and where their results lie.
 
-    `direct` are next states written straight into their state's buffer, `late` those that are copied there at the end.
+    `in_place` maps a result to the value whose buffer it takes; `copied` are results whose data is copied first.
+    `direct` maps a next state that is written straight into a state's buffer to that state; `late` are (next, state)
+    pairs that are copied at the end. `staged` are states among the nexts of `late` that the step overwrites: they are
+    kept from before the first unit.
     """
 
     units: tuple[Unit, ...]
     in_place: Mapping[Value, Value]
     copied: frozenset[Value]
-    direct: frozenset[Value]
-    late: frozenset[Value]
+    direct: Mapping[Value, Value]
+    late: tuple[tuple[Value, Value], ...]
+    staged: frozenset[Value]
 
 
 def make_unit(graph: Graph, region: Region, drafts: Sequence[Draft]) -> Unit:
+    """A lowered region. `graph` is what it was formed of."""
     reads = frozenset(o.value for d in drafts for o in d.operands) - set(region.roots)
     return Unit(region, tuple(drafts), reads)
 
@@ -60,81 +63,104 @@ def make_unit(graph: Graph, region: Region, drafts: Sequence[Draft]) -> Unit:
 def order_units(graph: Graph, units: Sequence[Unit]) -> Ordered:
     """Topological order that keeps the equations' own as far as reads before writes allow. Raises Unsupported for a
     large state copy."""
-    before_of = {pair.after: pair.before for pair in graph.state if pair.after != pair.before}
-    befores = {pair.before for pair in graph.state}
-    readers: dict[Value, set[int]] = {}
-    makers: dict[Value, int] = {}
-    for i, unit in enumerate(units):
-        makers.update((root, i) for root in unit.region.roots)
-        for value in unit.touches:
-            readers.setdefault(value, set()).add(i)
-    after: list[set[int]] = [{makers[v] for v in u.touches if v in makers} for u in units]
-    in_place: dict[Value, Value] = {}
-    copied: set[Value] = set()
-    direct: set[Value] = set()
-    late: set[Value] = set()
-    outputs = set(graph.outputs.values()) | set(graph.checks)
+    return _Orderer(graph, units).run()
 
-    def write_over(i: int, old: Value) -> bool:
-        """Make unit i come after every other reader of `old`; False where that would be a circle."""
-        others = readers.get(old, set()) - {i}
-        if any(_reaches(after, reader, i) for reader in others):
+
+class _Orderer:
+    def __init__(self, graph: Graph, units: Sequence[Unit]) -> None:
+        self.graph, self.units = graph, units
+        self.befores = {pair.before: pair for pair in graph.state}
+        self.nexts: dict[Value, list[Value]] = {}
+        for pair in graph.state:
+            if pair.after != pair.before:
+                self.nexts.setdefault(pair.after, []).append(pair.before)
+        self.kept = {*graph.outputs.values(), *graph.checks}
+        self.readers: dict[Value, set[int]] = {}
+        makers: dict[Value, int] = {}
+        for i, unit in enumerate(units):
+            makers.update((root, i) for root in unit.region.roots)
+            for value in unit.touches:
+                self.readers.setdefault(value, set()).add(i)
+        self.makers = makers
+        self.after = [{makers[v] for v in u.touches if v in makers} for u in units]
+        self.in_place: dict[Value, Value] = {}
+        self.copied: set[Value] = set()
+        self.direct: dict[Value, Value] = {}
+        self.late: list[tuple[Value, Value]] = []
+
+    def run(self) -> Ordered:
+        for i, unit in enumerate(self.units):
+            for root in unit.region.roots:
+                if root in unit.region.updates:
+                    self._update(i, root, unit.region.updates[root])
+                self._replace(i, root)
+        changed = {state for states in self.nexts.values() for state in states}
+        for root, states in self.nexts.items():
+            for state in states if root not in self.makers else ():
+                if root in changed:
+                    self._refuse_large(state, f"it becomes what {self.befores[root].key} is before the step")
+                self.late.append((root, state))
+        staged = frozenset(root for root, _ in self.late if root in changed)
+        order = tuple(self.units[i] for i in _topological(self.after))
+        return Ordered(order, self.in_place, frozenset(self.copied), self.direct, tuple(self.late), staged)
+
+    def _update(self, i: int, root: Value, old: Value) -> None:
+        """Write an update over the value that it updates, or let that be copied first."""
+        home = self._home(old)
+        owned = old in self.befores or not isinstance(self.graph.definition(old), Input)
+        # A state that is an output, or another's next, is copied before the first unit.
+        needed = (old in self.kept or old in self.nexts) and old not in self.befores
+        lost = home in self.befores and not self._leads_to(root, home)
+        if owned and not needed and not lost and old not in self.units[i].reads and self._write_over(i, [old]):
+            self.in_place[root] = old
+            return
+        if home in self.befores:
+            self._refuse_large(home, "an old value of it is read later")
+        self.copied.add(root)
+
+    def _replace(self, i: int, root: Value) -> None:
+        """Write a next state into a state's buffer where that is free by then; copy it to the others at the end."""
+        for state in self.nexts.get(root, ()):
+            if self._home(root) == state:
+                continue
+            residents = [state, *(v for v in self.in_place if self._home(v) == state)]
+            free = root not in self.in_place and root not in self.direct
+            free = free and not any(v in self.kept or v in self.nexts for v in residents[1:])
+            free = free and not any(v in self.units[i].reads for v in residents)
+            if free and self._write_over(i, residents):
+                self.direct[root] = state
+            else:
+                self._refuse_large(state, "what replaces it is computed while it is still needed, or lies elsewhere")
+                self.late.append((root, state))
+
+    def _home(self, value: Value) -> Value:
+        """The value whose buffer it lies in."""
+        while value in self.in_place:
+            value = self.in_place[value]
+        return self.direct.get(value, value)
+
+    def _write_over(self, i: int, values: Sequence[Value]) -> bool:
+        """Make unit i come after every other reader of these values; False where that would be a circle."""
+        others = {reader for v in values for reader in self.readers.get(v, ())} - {i}
+        if any(_reaches(self.after, reader, i) for reader in others):
             return False
-        after[i] |= others
+        self.after[i] |= others
         return True
 
-    for i, unit, root in ((i, u, r) for i, u in enumerate(units) for r in u.region.roots):
-        old = unit.region.updates.get(root)
-        if old is not None:
-            owned = (_is_device(graph, old) and old not in outputs) or old in befores
-            state = _origin(old, in_place)
-            lost = state in befores and not _leads_to_state(graph, root, state, before_of)
-            if owned and not lost and old not in unit.reads and write_over(i, old):
-                in_place[root] = old
-            else:
-                _refuse_large(old, old in befores)
-                copied.add(root)
-        if root in before_of and root not in in_place:
-            state = before_of[root]
-            if state not in unit.reads and write_over(i, state):
-                direct.add(root)
-            else:
-                _refuse_large(state, True)
-                late.add(root)
-    for root in before_of:
-        if root not in makers and root not in late:
-            late.add(root)
-    return Ordered(
-        tuple(units[i] for i in _topological(after)), in_place, frozenset(copied), frozenset(direct), frozenset(late)
-    )
+    def _leads_to(self, root: Value, state: Value) -> bool:
+        """Is the result an intermediate of a chain of updates that ends as the state's next value?"""
+        chain = {root}
+        for equation in self.graph.equations:
+            if equation.op in SCATTERS and equation.inputs[0] in chain:
+                chain.add(equation.output)
+        return self.befores[state].after in chain
 
-
-def _refuse_large(state: Value, is_state: bool) -> None:
-    if is_state and state.type.nbytes > COPY_LIMIT:
-        raise Unsupported(
-            f"update of state {state}",
-            f"its old value is read later: that would copy {state.type.nbytes:,} bytes a step",
-        )
-
-
-def _is_device(graph: Graph, value: Value) -> bool:
-    defined = graph.definition(value)
-    return not isinstance(defined, Input) or defined.storage is Storage.STATE
-
-
-def _origin(value: Value, in_place: Mapping[Value, Value]) -> Value:
-    while value in in_place:
-        value = in_place[value]
-    return value
-
-
-def _leads_to_state(graph: Graph, root: Value, state: Value, before_of: Mapping[Value, Value]) -> bool:
-    """Is the result an intermediate of a chain of updates that ends as the state's next value?"""
-    frontier = {root}
-    for equation in graph.equations:
-        if equation.op in SCATTERS and equation.inputs[0] in frontier:
-            frontier.add(equation.output)
-    return any(before_of.get(v) == state for v in frontier)
+    def _refuse_large(self, state: Value, reason: str) -> None:
+        if state.type.nbytes > COPY_LIMIT:
+            raise Unsupported(
+                f"update of state {self.befores[state].key}: {state.type}",
+                f"{reason}: that would copy {state.type.nbytes:,} bytes a step",
+            )
 
 
 def _reaches(after: Sequence[set[int]], start: int, goal: int) -> bool:

@@ -79,6 +79,7 @@ class Planner:
     optimize: Callable[[Kernel], Kernel]
     places: dict[Value, Place] = field(default_factory=dict)
     constants: bytearray = field(default_factory=bytearray)
+    firsts: list[CopyCommand] = field(default_factory=list)
     finals: list[CopyCommand] = field(default_factory=list)
     position: dict[Value, int] = field(default_factory=dict)
 
@@ -87,11 +88,13 @@ class Planner:
         self._place_inputs()
         self._place_results()
         arena_bytes, floor = self._place_arena()
-        commands: list[Command] = []
+        # Inputs are copied before the first unit: a state that is an output is the one before the step.
+        commands: list[Command] = [*self.firsts, *self._copied_outputs(inputs=True)]
         for unit in self.ordered.units:
             commands.extend(self._commands(unit))
+        # A state may hold a version that is an output when its next value, which lies elsewhere, is copied there.
+        commands.extend(self._copied_outputs(inputs=False))
         commands.extend(self.finals)
-        self._copy_outputs(commands)
         weights = tuple(
             WeightUse(i.key, i.value.type, self.layouts[i.value])
             for i in self.graph.inputs
@@ -102,15 +105,15 @@ class Planner:
 
     def _place_inputs(self) -> None:
         slots = {f.key: f for f in self.schema.slots}
-        used = {o.value for u in self.ordered.units for d in u.drafts for o in d.operands}
+        used = {v for unit in self.ordered.units for v in unit.touches} | set(self.graph.roots())
         for entry in self.graph.inputs:
             value = entry.value
             if isinstance(entry.key, SlotKey):
-                self.places[value] = Place(Space.INPUT, slots[entry.key].offset, value.type.nbytes)
+                self.places[value] = Place(Space.INPUT, slots[entry.key].offset, align(value.type.nbytes, 4))
             elif isinstance(entry.key, StateKey):
                 self._fits(value)
                 self.places[value] = Place(Space.STATE, 0, align(value.type.nbytes, 4), entry.key)
-            elif entry.storage is Storage.COMPUTED and (value in used or value in set(self.graph.roots())):
+            elif entry.storage is Storage.COMPUTED and value in used:
                 self.places[value] = self._constant(entry)
 
     def _constant(self, entry: Input) -> Place:
@@ -122,11 +125,9 @@ class Planner:
 
     def _place_results(self) -> None:
         """States in place, then outputs and checks straight into the output block."""
-        befores = {pair.after: pair for pair in self.graph.state}
         made = [root for unit in self.ordered.units for root in unit.region.roots]
-        for root in made:
-            if root in self.ordered.direct:
-                self.places[root] = self.places[befores[root].before]
+        for root, state in self.ordered.direct.items():
+            self.places[root] = self.places[state]
         offsets = [(f.offset, self.graph.outputs[f.name]) for f in self.schema.outputs]
         offsets += list(zip(self.schema.checks, self.graph.checks, strict=True))
         stored = set(made)
@@ -147,21 +148,29 @@ class Planner:
                 first = owner.get(value, value)
                 if first not in self.places:
                     lives.setdefault(first, []).append(at)
-        for value in (*self.graph.outputs.values(), *self.graph.checks, *self.ordered.late):
+        for value in (*self.graph.outputs.values(), *self.graph.checks, *(root for root, _ in self.ordered.late)):
             first = owner.get(value, value)
             if first in lives:
                 lives[first].append(end)
         values = [v for v in lives if v not in self.layouts]
+        staged = sorted(self.ordered.staged, key=lambda v: v.id)
         spans = [Span(v.type.nbytes, min(lives[v]), max(lives[v])) for v in values]
+        spans += [Span(v.type.nbytes, 0, end) for v in staged]
         plan = plan_arena(spans, self.caps.offset_alignment)
-        for value, offset in zip(values, plan.offsets, strict=True):
+        offsets = list(plan.offsets)
+        for value, offset in zip(values, offsets, strict=False):
             self._fits(value)
             self.places[value] = Place(Space.ARENA, offset, align(value.type.nbytes, 4))
         for root, first in owner.items():
             self.places.setdefault(root, self.places[first])
-        for pair in self.graph.state:
-            if pair.after in self.ordered.late:
-                self.finals.append(CopyCommand(self.places[pair.after], self.places[pair.before]))
+        kept = {
+            v: Place(Space.ARENA, offset, self.places[v].nbytes)
+            for v, offset in zip(staged, offsets[len(values) :], strict=True)
+        }
+        self.firsts = [CopyCommand(self.places[v], place) for v, place in kept.items()]
+        for root, state in self.ordered.late:
+            self._refuse_weight(root, "state")
+            self.finals.append(CopyCommand(kept.get(root, self.places[root]), self.places[state]))
         return plan.nbytes, plan.floor
 
     def _fits(self, value: Value) -> None:
@@ -175,6 +184,7 @@ class Planner:
         commands: list[Command] = []
         for root, old in unit.region.updates.items():
             if root in self.ordered.copied:
+                self._refuse_weight(old, "data of the update")
                 commands.append(CopyCommand(self.places[old], self.places[root]))
         equations = sorted(self.position[v] for v in self._covered(unit) if v in self.position)
         for draft in unit.drafts:
@@ -215,13 +225,22 @@ class Planner:
         assert key is not None and isinstance(key.key, WeightKey)
         return Arg(Place(Space.WEIGHT, part.offset, part.nbytes, key.key), part.nbytes // 4)
 
-    def _copy_outputs(self, commands: list[Command]) -> None:
-        """Outputs and checks that lie elsewhere: a next state, an input, a value of two names."""
+    def _copied_outputs(self, *, inputs: bool) -> list[CopyCommand]:
+        """Outputs and checks that lie elsewhere: an input (asked for apart), a next state, a value of two names."""
         offsets = [(f.offset, self.graph.outputs[f.name]) for f in self.schema.outputs]
         offsets += list(zip(self.schema.checks, self.graph.checks, strict=True))
+        copies: list[CopyCommand] = []
         for offset, value in offsets:
+            self._refuse_weight(value, "output")
             target = Place(Space.OUTPUT, offset, align(value.type.nbytes, 4))
-            if value in self.layouts:
-                raise Unsupported(f"output {value}", "a weight is not an output; return a computed value")
-            if self.places[value] != target:
-                commands.append(CopyCommand(self.places[value], target))
+            if isinstance(self.graph.definition(value), Input) is inputs and self.places[value] != target:
+                copies.append(CopyCommand(self.places[value], target))
+        return copies
+
+    def _refuse_weight(self, value: Value, role: str) -> None:
+        if value in self.layouts:
+            key = self.graph.input(value)
+            raise Unsupported(
+                f"{role} {value}: {value.type}",
+                f"weight {key.key if key else ''} lies in a layout of its own: compute a value from it",
+            )

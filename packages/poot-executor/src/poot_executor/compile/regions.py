@@ -5,7 +5,7 @@ written to a buffer; everything else is an expression that the region reading it
 
 One walk from the last equation to the first decides, for whether a value is stored depends on its readers alone:
 
-- an output, a next state and a check are stored;
+- an output, a next state, a check and what a scatter updates are stored;
 - a contraction, selection or scatter is stored, unless it is absorbed: the stored elementwise value over it is then its
 epilogue;
 - a reduction is stored, unless one region reads it and reads it row by row: that region is then a row reduction;
@@ -76,6 +76,7 @@ class _Former:
     assumed: frozenset[Value]
     readers: dict[Value, list[Equation]] = field(default_factory=dict)
     wanted: set[Value] = field(default_factory=set)
+    updated: set[Value] = field(default_factory=set)
     stored: set[Value] = field(default_factory=set)
     homes: dict[Value, set[Value]] = field(default_factory=dict)
     roles: dict[Value, Role] = field(default_factory=dict)
@@ -91,6 +92,8 @@ class _Former:
         for equation in self.graph.equations:
             for operand in dict.fromkeys(equation.inputs):
                 self.readers.setdefault(operand, []).append(equation)
+            if equation.op in SCATTERS:
+                self.updated.add(equation.inputs[0])
 
     def visit(self, equation: Equation) -> None:
         value = equation.output
@@ -114,7 +117,7 @@ class _Former:
 
     def _store(self, equation: Equation, homes: set[Value]) -> bool:
         value = equation.output
-        if value in self.wanted:
+        if value in self.wanted or value in self.updated:
             return True
         if equation.op in ANCHORS:
             return value not in self.absorbed
@@ -197,7 +200,8 @@ class _Former:
     def _anchor_below(self, equation: Equation) -> Equation | None:
         for operand in equation.inputs:
             below = self.graph.equation(operand)
-            if below is None or operand in self.wanted or len(self.readers[operand]) > 1:
+            kept = operand in self.wanted or operand in self.updated
+            if below is None or kept or len(self.readers[operand]) > 1:
                 continue
             if operand.type.count != equation.output.type.count:
                 continue

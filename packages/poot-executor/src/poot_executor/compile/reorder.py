@@ -34,12 +34,12 @@ def reorder_steps(layout: WeightLayout, staging_bytes: int, caps: Caps) -> Itera
     """The steps of a weight, each of at most `staging_bytes` stored bytes in whole tiles of rows."""
     row_bytes = layout.format.row_bytes(layout.columns)
     tile = layout.tile_rows
-    most = staging_bytes // (row_bytes * tile) * tile
-    if most == 0:
-        raise Unsupported(
-            f"weight of {layout.columns} columns", f"{tile} rows of {row_bytes:,} bytes exceed the staging buffer"
-        )
     for part in layout.parts:
+        most = part.rows if part.rows * row_bytes <= staging_bytes else staging_bytes // (row_bytes * tile) * tile
+        if most == 0:
+            raise Unsupported(
+                f"weight of {layout.columns} columns", f"{tile} rows of {row_bytes:,} bytes exceed the staging buffer"
+            )
         for first in range(0, part.rows, most):
             rows = min(most, part.rows - first)
             kernel = _kernel(layout, part, first, rows, caps)
