@@ -68,7 +68,9 @@ def record(program: Program, bindings: Bindings) -> ToyRecording:
         elif isinstance(key, SlotKey):
             memory = inputs[slots[key] :]
         else:  # a constant of the compiler's, which brings its data
-            return lambda: entry.data
+            data = entry.data
+            assert data is not None
+            return lambda: data
         memory = memory[: type.nbytes]  # a state's buffer may be longer: a smaller entry sees its first rows
         return lambda: from_bytes(memory, type.dtype, type.shape)
 

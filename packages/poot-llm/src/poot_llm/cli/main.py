@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from poot_llm.cli.output import write
 from poot_llm.cli.parser import Parser
@@ -105,7 +105,7 @@ def _load(name: str) -> Command:
 
     for point in entry_points(group="poot.commands", name=name):
         raise DuplicateDevice(name, "poot-llm", point.dist.name if point.dist else point.value)
-    return importlib.import_module(f"poot_llm.cli.{name}")
+    return cast("Command", importlib.import_module(f"poot_llm.cli.{name}"))
 
 
 def _load_foreign(name: str) -> Command:
