@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from numpy.typing import NDArray
 
@@ -97,7 +97,9 @@ class Driver(Protocol):
     A driver may have `automatic = False`: it is opened only when it is asked for by name.
     """
 
-    def probe(self) -> list[Found | Missing]: ...
+    def probe(self) -> list[Found | Missing]:
+        """What could be opened, and why nothing else can."""
+        ...
 
     def open(self, selector: str, settings: DeviceSettings) -> Device:
         """Open one device; "" is the first. Raises DeviceNotFound with the reason."""
@@ -155,7 +157,8 @@ class Device(ABC):
         waited for is served without a further submission where the device can."""
 
     @abstractmethod
-    def memory(self) -> MemoryInfo: ...
+    def memory(self) -> MemoryInfo:
+        """The runtime's counters as they are now."""
 
     @abstractmethod
     def device_time(self) -> float | None:
@@ -169,7 +172,7 @@ class Device(ABC):
     def close(self) -> None:
         """Give everything back; idempotent, also while work is pending and after a fault."""
 
-    def __enter__(self) -> Device:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

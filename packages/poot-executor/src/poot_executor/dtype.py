@@ -39,10 +39,12 @@ class DType(Enum):
 
     @property
     def is_float(self) -> bool:
+        """f32, f16 or bf16."""
         return self in (DType.F32, DType.F16, DType.BF16)
 
     @property
     def is_int(self) -> bool:
+        """i32, u32, i8 or u8."""
         return self in (DType.I32, DType.U32, DType.I8, DType.U8)
 
     @property

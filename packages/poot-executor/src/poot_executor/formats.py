@@ -39,6 +39,7 @@ class Format:
 
     @property
     def is_packed(self) -> bool:
+        """Whether its columns share scales in blocks."""
         return self.dtype is None
 
     def row_bytes(self, columns: int) -> int:

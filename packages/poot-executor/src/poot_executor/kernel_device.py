@@ -62,6 +62,7 @@ class KernelDevice(Device):
         return self._loaded[digest]
 
     def lower(self, program: Program, bindings: Bindings) -> Recording:
+        """Load each kernel once by content and record the commands with what they are bound to."""
         commands: list[Dispatch | Copy] = []
         for command in program.commands:
             if isinstance(command, CopyCommand):

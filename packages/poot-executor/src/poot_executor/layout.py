@@ -78,6 +78,7 @@ class WeightLayout:
 
     @property
     def planes(self) -> tuple[Plane, ...]:
+        """The planes in their order within a part."""
         planes: list[Plane] = []
         start = 0
         for name, offset, nbytes in _plane_fields(self.format):
@@ -98,6 +99,7 @@ class WeightLayout:
         return self.parts[-1].offset + self.parts[-1].nbytes
 
     def plane(self, name: str) -> Plane:
+        """The plane of that name."""
         return next(p for p in self.planes if p.name == name)
 
     def padded(self, rows: int) -> int:

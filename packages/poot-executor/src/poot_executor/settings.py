@@ -34,6 +34,7 @@ class Settings:
 
     @property
     def device(self) -> DeviceSettings:
+        """What a device is opened with."""
         return DeviceSettings(self.timeout, self.home / "kernels" if self.compile_cache else None)
 
 

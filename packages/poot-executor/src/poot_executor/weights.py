@@ -38,7 +38,9 @@ class StoredTensor:
 class WeightStore(Protocol):
     """A checkpoint's tensors. Bytes stay as stored and memory-mapped; nothing is widened."""
 
-    def names(self) -> tuple[str, ...]: ...
+    def names(self) -> tuple[str, ...]:
+        """Every tensor's name."""
+        ...
 
     def tensor(self, name: str) -> StoredTensor:
         """Raises WeightError where there is no such tensor."""

@@ -8,10 +8,14 @@ in any association: p may divide by the sum or multiply by its reciprocal, be re
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
+from math import isfinite
+
+import numpy as np
 
 from poot_executor.compile.classify import ELEMENTWISE
 from poot_executor.compile.program import Decline
 from poot_executor.compile.region import Attention, Region, Regions
+from poot_executor.dtype import DType
 from poot_executor.graph.graph import Equation, Graph, Value
 
 FAINT = -1e30
@@ -24,38 +28,37 @@ def match_attention(
     """The attention that ends in a batched contraction, or why it is none."""
     out = region.anchor
     assert out is not None
-    left = out.inputs[0]
-    while left not in by_root and (equation := graph.equation(left)) is not None and equation.op in ("reshape", "cast"):
-        if equation.op == "reshape" and equation.inputs[0].shape[-1] != left.shape[-1]:
-            return "its left operand is reshaped across rows"
-        left = equation.inputs[0]
-    softmax = by_root.get(left)
-    if softmax is None or softmax.kind != "row_reduction" or len(softmax.reductions) != 2:
+    found = _normalized(graph, out.inputs[0], by_root)
+    if isinstance(found, str):
+        return found
+    left, quotient, rounded = found
+    softmax = by_root[left]
+    if softmax.kind != "row_reduction" or len(softmax.reductions) != 2:
         return "its left operand is no softmax"
-    if len(readers.get(left, ())) != 1:
+    roots = set(graph.roots())
+    elsewhere = reads(graph, out.inputs[1], left) or reads(graph, region.root, left, {out.output})
+    if len(readers.get(left, ())) != 1 or left in roots or elsewhere:
         return "the probabilities are read elsewhere"
-    greatest, total = softmax.reductions
-    exponent = _softmax_of(graph, left, greatest, total)
+    exponent = _softmax_of(graph, quotient, *softmax.reductions)
     if exponent is None:
         return "its left operand is no softmax"
     inner = _aligned_leaf(graph, exponent, by_root)
     scores = by_root.get(inner) if inner is not None else None
     if inner is None or scores is None or scores.anchor is None:
         return "the softmax is not over a contraction"
-    if scores.kind != "batched_contraction" or len(readers.get(inner, ())) != 1:
+    if len(readers.get(inner, ())) != 1 or inner in roots or not _only_aligned(graph, exponent, inner):
         return "the scores are read elsewhere"
-    if (
-        scores.anchor.output.shape[:-2] != out.output.shape[:-2]
-        or scores.anchor.output.shape[-2] != out.output.shape[-2]
-    ):
+    if scores.anchor.output.shape[:-1] != out.output.shape[:-1]:
         return "scores and output have different rows"
-    mask = _mask_of(graph, exponent, inner)
-    return Attention(scores.anchor, inner, exponent, left, out.inputs[0], out, region.root, mask)
+    mask, filler = _mask_of(graph, exponent, inner)
+    evens = filler is not None and isfinite(filler)
+    return Attention(scores.anchor, inner, exponent, left, rounded, out, region.root, mask, evens)
 
 
 def fuse_attention(graph: Graph, regions: Regions) -> Regions:
     """Every attention as one region; a contraction over a softmax that is none says why."""
     by_root = {r.root: r for r in regions.regions}
+    position = {e.output: i for i, e in enumerate(graph.equations)}
     readers: dict[Value, list[Region]] = {}
     for region in regions.regions:
         for value in leaves_of(graph, region, regions.stored):
@@ -71,7 +74,7 @@ def fuse_attention(graph: Graph, regions: Regions) -> Regions:
             fused[region.root] = Region("attention", region.root, region.anchor, (), found)
             gone |= {found.weights, found.scores_root}
         else:
-            declined[region.root] = Decline("attention", graph.equations.index(region.anchor), found)
+            declined[region.root] = Decline("attention", position[region.anchor.output], found)
     kept = tuple(fused.get(r.root, r) for r in regions.regions if r.root not in gone)
     reasons = [d for root, d in declined.items() if root not in gone]
     return Regions(kept, regions.stored - gone, (*regions.declines, *reasons))
@@ -94,19 +97,53 @@ def leaves_of(graph: Graph, region: Region, stored: Set[Value]) -> set[Value]:
     return found
 
 
-def _softmax_of(graph: Graph, root: Value, greatest: Equation, total: Equation) -> Value | None:
-    """x where root = exp(x − max x) / Σ exp(x − max x); a cast around it is looked through."""
-    equation = graph.equation(root)
-    while equation is not None and equation.op in ("cast", "reshape"):
-        equation = graph.equation(equation.inputs[0])
-    if equation is None or greatest.op != "reduce_max" or total.op != "sum":
+def reads(graph: Graph, value: Value, target: Value, stop: Set[Value] = frozenset()) -> bool:
+    """Does an expression read a value? What is below the values in `stop` is not looked at."""
+    stack, seen = [value], set(stop)
+    while stack:
+        at = stack.pop()
+        if at == target:
+            return True
+        if at not in seen:
+            seen.add(at)
+            equation = graph.equation(at)
+            stack.extend(equation.inputs if equation is not None else ())
+    return False
+
+
+def _normalized(graph: Graph, value: Value, by_root: Mapping[Value, Region]) -> tuple[Value, Equation, DType] | str:
+    """The region's root, the quotient and the dtype of the probabilities that a contraction reads through casts and
+    reshapes of whole rows."""
+    left: Value | None = None
+    narrow: set[DType] = set()
+    while True:
+        if left is None and value in by_root:
+            left = value
+        equation = graph.equation(value)
+        if equation is None or equation.op not in ("reshape", "cast"):
+            break
+        if equation.op == "reshape" and equation.inputs[0].shape[-1:] != value.shape[-1:]:
+            return "its left operand is reshaped across rows"
+        if equation.op == "cast" and value.dtype is not DType.F32:
+            narrow.add(value.dtype)
+        value = equation.inputs[0]
+    if left is None or equation is None or not all(d.is_float for d in narrow):
+        return "its left operand is no softmax"
+    if len(narrow) > 1:
+        return "the probabilities are rounded twice"
+    return left, equation, narrow.pop() if narrow else DType.F32
+
+
+def _softmax_of(graph: Graph, quotient: Equation, greatest: Equation, total: Equation) -> Value | None:
+    """x where the quotient is exp(x − max x) / Σ exp(x − max x)."""
+    if greatest.op != "reduce_max" or total.op != "sum":
         return None
     powers = total.inputs[0]
-    if equation.op == "div":
-        if equation.inputs[0] != powers or _spread(graph, equation.inputs[1]) != total.output:
+    if quotient.op == "div":
+        if quotient.inputs[0] != powers or _spread(graph, quotient.inputs[1]) != total.output:
             return None
-    elif equation.op == "mul":
-        other = [v for v in equation.inputs if v != powers]
+    elif quotient.op == "mul":
+        other = [v for v in quotient.inputs if v != powers]
         if len(other) != 1 or not _is_reciprocal(graph, other[0], total.output):
             return None
     else:
@@ -161,20 +198,33 @@ def _aligned_leaf(graph: Graph, value: Value, by_root: Mapping[Value, Region]) -
     return found.pop() if len(found) == 1 else None
 
 
-def _mask_of(graph: Graph, exponent: Value, scores: Value) -> Value | None:
-    """The condition where x = select(condition, …, one number) and the condition does not depend on the scores."""
+def _only_aligned(graph: Graph, value: Value, leaf: Value) -> bool:
+    """Does an expression read a leaf element for element wherever it reads it?"""
+    stack, seen = [value], {leaf}
+    while stack:
+        at = stack.pop()
+        if at in seen:
+            continue
+        seen.add(at)
+        equation = graph.equation(at)
+        if equation is not None and (equation.op in ELEMENTWISE or equation.op == "reshape"):
+            stack.extend(equation.inputs)
+        elif reads(graph, at, leaf):
+            return False
+    return True
+
+
+def _mask_of(graph: Graph, exponent: Value, scores: Value) -> tuple[Value, float] | tuple[None, None]:
+    """Condition and number where x = select(condition, …, the number) and the condition does not depend on the
+    scores."""
     equation = graph.equation(exponent)
     if equation is None or equation.op != "select":
-        return None
+        return None, None
     condition, _, otherwise = equation.inputs
-    filler = graph.input(_spread(graph, otherwise))
+    constant = graph.input(_spread(graph, otherwise))
+    if constant is None or constant.data is None or reads(graph, condition, scores):
+        return None, None
+    numbers = constant.data.astype(np.float32).ravel()
     # Such a score has no weight beside any other, so that a run of positions that nothing sees may be passed over.
-    faint = filler is not None and filler.data is not None and bool((filler.data <= FAINT).all())
-    return condition if faint and not _depends(graph, condition, scores) else None
-
-
-def _depends(graph: Graph, value: Value, on: Value) -> bool:
-    if value == on:
-        return True
-    equation = graph.equation(value)
-    return equation is not None and any(_depends(graph, v, on) for v in equation.inputs)
+    faint = bool((numbers <= FAINT).all() and (numbers == numbers[0]).all())
+    return (condition, float(numbers[0])) if faint else (None, None)

@@ -187,11 +187,12 @@ class Emission:
                 raise Unsupported(
                     f"weight {value} of format {layout.format.name}", "its bytes are read only by packed_dequant"
                 )
-            return self._weight(value, index)
+            return self.weight(value, index)
         (buffer,) = self.buffers[value]
         return buffer[linear(self.b, index, value.shape)]
 
-    def _weight(self, value: Value, index: Index) -> Handle:
+    def weight(self, value: Value, index: Index) -> Handle:
+        """One element of a weight, decoded, as f32."""
         layout = self.scene.layouts[value]
         zero = self.b.const(0, DType.I32)
         rows, column = (index[:-1], index[-1]) if index else ((), zero)
@@ -341,7 +342,7 @@ def _packed_dequant(e: Emission, inputs, params, output: Value, index: Index) ->
     layout = e.scene.layouts.get(base)
     if layout is None or layout.format.name != params["format"]:
         raise Unsupported(f"packed_dequant of {source}", "its rows do not come whole from a weight")
-    return e._weight(base, index)
+    return e.weight(base, index)
 
 
 def _root(graph: Graph, value: Value) -> Value:

@@ -120,11 +120,24 @@ def _optimizer(caps: Caps, options: CompileOptions):  # noqa: ANN202
 
 def _program(
     graph: Graph, target: Target, schema: Schema, plan: Plan, passes: tuple[str, ...], declines: tuple[Decline, ...]
-) -> Program:  # fmt: skip
+) -> Program:
     return Program(
-        graph, target, plan.commands, plan.weights, plan.states, schema.slots, schema.input_bytes, schema.outputs, schema.checks,
-        schema.output_bytes, plan.constants, plan.arena_bytes, plan.arena_floor, passes, declines,
-    )  # fmt: skip
+        graph,
+        target,
+        plan.commands,
+        plan.weights,
+        plan.states,
+        schema.slots,
+        schema.input_bytes,
+        schema.outputs,
+        schema.checks,
+        schema.output_bytes,
+        plan.constants,
+        plan.arena_bytes,
+        plan.arena_floor,
+        passes,
+        declines,
+    )
 
 
 def _limit(name: str, limit: int, count: int) -> None:

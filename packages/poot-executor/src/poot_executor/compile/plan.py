@@ -84,6 +84,7 @@ class Planner:
     position: dict[Value, int] = field(default_factory=dict)
 
     def run(self) -> Plan:
+        """Place inputs, results and the rest, then write the commands in order."""
         self.position = {e.output: i for i, e in enumerate(self.graph.equations)}
         self._place_inputs()
         self._place_results()

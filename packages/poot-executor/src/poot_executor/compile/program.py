@@ -145,6 +145,7 @@ class Program:
 
     @property
     def dispatches(self) -> tuple[DispatchCommand, ...]:
+        """The commands that run kernels, in order."""
         return tuple(c for c in self.commands if isinstance(c, DispatchCommand))
 
     def explain(self) -> str:

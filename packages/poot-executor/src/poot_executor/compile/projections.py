@@ -118,9 +118,15 @@ class _Fuser:
     def _can_join(self, value: Value, reader: Region) -> bool:
         made = self.by_root.get(value)
         return (
-            made is not None and made is not reader and made.kind == "contraction" and value not in self.wanted and value not in self.taken
-            and len(self.readers[value]) == 1 and self._single(made) and made.root == self._anchor(made).output
-        )  # fmt: skip
+            made is not None
+            and made is not reader
+            and made.kind == "contraction"
+            and value not in self.wanted
+            and value not in self.taken
+            and len(self.readers[value]) == 1
+            and self._single(made)
+            and made.root == self._anchor(made).output
+        )
 
     def _weight_shape(self, region: Region) -> tuple[int, ...]:
         weight = weight_of(self.graph, self._anchor(region))
@@ -130,7 +136,7 @@ class _Fuser:
 
     def _reach(
         self, region: Region, domain: Value, products: Sequence[Value], candidates: Sequence[Region]
-    ) -> tuple[int, int] | str:  # fmt: skip
+    ) -> tuple[int, int] | str:
         """The block and stride within which the epilogue looks, or why it does not fit."""
         stored = frozenset(self.stored - set(products) - {region.root})
         columns = products[0].shape[-1]
@@ -164,9 +170,18 @@ class _Fuser:
 
     def _has_schedule(self, candidates: Sequence[Region], block: int, stride: int) -> bool:
         rows, depth, columns = self._weight_shape(candidates[0])
-        return contraction_schedule(
-            rows, depth // columns, candidates[0].root.shape[0], self.caps, anchors=len(candidates), block=block, stride=stride
-        ) is not None  # fmt: skip
+        return (
+            contraction_schedule(
+                rows,
+                depth // columns,
+                candidates[0].root.shape[0],
+                self.caps,
+                anchors=len(candidates),
+                block=block,
+                stride=stride,
+            )
+            is not None
+        )
 
     def _add(self, segment: Segment, regions: Sequence[Region]) -> None:
         left = segment.anchors[0].inputs[0]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from poot_executor.compile.classify import SCATTERS
 from poot_executor.compile.program import Decline
+from poot_executor.dtype import DType
 from poot_executor.graph.graph import Equation, Value
 
 
@@ -14,17 +15,19 @@ class Attention:
     """What the template needs: the three regions that become one.
 
     `scores` and `out` are matmuls with equal leading dimensions; `exponent` is x, read at `weights`' index space [...,
-    n]; `rounded` is the value whose dtype the probabilities are rounded to before they meet v.
+    n]; `rounded` is the dtype that the probabilities are rounded to before they meet v. `mask` tells which positions a
+    row sees, None where it may see all; `evens` says that a row which sees none gives all of them the same weight.
     """
 
     scores: Equation
     scores_root: Value
     exponent: Value
     weights: Value
-    rounded: Value
+    rounded: DType
     out: Equation
     root: Value
     mask: Value | None
+    evens: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -125,6 +125,8 @@ class _Former:
             return not self._inside_rows(equation, homes)
         if equation.op in INDEX_MOVES or weight_view(self.graph, value) is not None:
             return False  # What it moves is stored instead, where that pays.
+        if equation.op == "cast" and value.dtype.size < equation.inputs[0].dtype.size and not self._whole_rows(value):
+            return False  # So is what it rounds, whose rows share no words.
         if len(homes) < 2 and value not in self.hot:
             return False
         # A contraction under it has to be stored anyway, and costs no more with this as its epilogue.
@@ -138,7 +140,7 @@ class _Former:
         (root,) = homes
         owner = self.graph.equation(root)
         assert owner is not None
-        if root.dtype.size < 4 and owner.op not in REDUCTIONS and root.shape[-1] % (4 // root.dtype.size):
+        if owner.op not in REDUCTIONS and not self._whole_rows(root):
             return self._decline(equation, f"rows of {root.type} are not whole words")
         if owner.op in ANCHORS or root in self.epilogue:
             return self._decline(equation, f"its reader %{root.id} is a {owner.op} region")
@@ -149,6 +151,10 @@ class _Former:
         if equation.params["axis"] != len(source.shape) - 1 or source.shape[-1] != columns:
             return self._decline(equation, f"it does not reduce the rows of %{root.id}")
         return True
+
+    def _whole_rows(self, value: Value) -> bool:
+        """Do its rows fill 32-bit words?"""
+        return value.dtype.size == 4 or (bool(value.shape) and value.shape[-1] * value.dtype.size % 4 == 0)
 
     def _decline(self, equation: Equation, reason: str) -> bool:
         self.declines.append(Decline("row_reduction", self.graph.equations.index(equation), reason))

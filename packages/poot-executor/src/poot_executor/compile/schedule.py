@@ -33,6 +33,7 @@ class ContractionSchedule:
         return self.threads // self.lanes * self.rows
 
     def describe(self) -> dict[str, Any]:
+        """The tunables by name, for `explain`."""
         return asdict(self)
 
 
@@ -62,7 +63,7 @@ def fits_block(columns: int, block: int, stride: int) -> bool:
 
 def contraction_schedule(
     rows: int, units: int, count: int, caps: Caps, *, anchors: int = 1, block: int = 0, stride: int = 1
-) -> ContractionSchedule | None:  # fmt: skip
+) -> ContractionSchedule | None:
     """The heuristic pick for `rows` weight rows of `units` blocks, `anchors` weights side by side, `count` activation
     rows.
 
@@ -100,6 +101,7 @@ class AttentionSchedule:
     splits: int
 
     def describe(self) -> dict[str, Any]:
+        """The tunables by name, for `explain`."""
         return asdict(self)
 
 

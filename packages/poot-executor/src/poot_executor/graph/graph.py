@@ -53,10 +53,12 @@ class Value:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The type's shape."""
         return self.type.shape
 
     @property
     def dtype(self) -> DType:
+        """The type's element type."""
         return self.type.dtype
 
     def __str__(self) -> str:
@@ -135,9 +137,11 @@ class Graph:
         yield from self.checks
 
     def weights(self) -> dict[WeightKey, Value]:
+        """The CONST inputs by role."""
         return {i.key: i.value for i in self.inputs if isinstance(i.key, WeightKey)}
 
     def slots(self) -> dict[SlotKey, Value]:
+        """The per-step inputs by key."""
         return {i.key: i.value for i in self.inputs if isinstance(i.key, SlotKey)}
 
     def __str__(self) -> str:

@@ -45,6 +45,7 @@ class Val:
 
     @property
     def dtype(self) -> DType:
+        """The type's element type."""
         return self.type.dtype
 
 
@@ -64,7 +65,7 @@ class Op:
             object.__setattr__(self, "attrs", MappingProxyType(dict(self.attrs)))
 
     def having(self, operands: tuple[Val, ...], blocks: tuple[Block, ...]) -> Op:
-        """The operation with other operands and blocks; itself where they are the same. Passes make millions of these."""
+        """The operation with other operands and blocks; itself where they are the same. Passes make many."""
         same = len(operands) == len(self.operands) and all(a is b for a, b in zip(operands, self.operands, strict=True))
         if same and len(blocks) == len(self.blocks) and all(a is b for a, b in zip(blocks, self.blocks, strict=True)):
             return self
@@ -131,6 +132,7 @@ class Kernel:
 
     @property
     def checks(self) -> bool:
+        """Whether it has a `check` operation, which may fault."""
         return any(op.kind == "check" for op in self.body.walk())
 
     @property
@@ -220,7 +222,7 @@ KERNEL_OPS: Mapping[str, OpRow] = MappingProxyType(
             "cast",
             "T",
             "U",
-            "number conversion; f32 to int truncates; int to f32 rounds to nearest; bool is 0 or 1; x to bool is x != 0",
+            "number conversion: f32 to int truncates, int to f32 rounds to nearest, bool is 0 or 1, to bool is x != 0",
         ),
         OpRow("bitcast", "T", "U", "the same 32 bits"),
         OpRow("half_to_float", "u32", "f32", "the f16 in the low 16 bits, exactly (denormals, inf, NaN too)"),

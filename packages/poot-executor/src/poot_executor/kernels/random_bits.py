@@ -7,7 +7,7 @@ from poot_executor.kernels.threefry import threefry
 
 
 @kernel
-def random_bits(*, seed: Hook, position: Hook, store: Hook, rows: int, columns: int, across: int):
+def random_bits(*, seed: Hook, position: Hook, store: Hook, rows: int, columns: int, across: int) -> None:
     """out[row, id] = word 0 of threefry(key = seed[row], counter = (position[row], id)); `across` groups a grid row."""
     place = (group_id(1) * across + group_id(0)) * group_size() + thread_id()
     if place < rows * columns:

@@ -67,7 +67,9 @@ def gumbel(bits: Handle) -> Handle:
 
 
 @kernel
-def sample_token(*, logit: Hook, seed: Hook, position: Hook, setting: Hook, top_k: Hook, store: Hook, count: int):
+def sample_token(
+    *, logit: Hook, seed: Hook, position: Hook, setting: Hook, top_k: Hook, store: Hook, count: int
+) -> None:
     """store(row, id of the draw) for row = group; `count` ids."""
     row = group_id(0)
     first = thread_id()

@@ -155,9 +155,7 @@ class _Kernel:
         place = b.min(place, self.span - 1)
         return place, [self._sees(batch, m, place) & inside for m in row]
 
-    def _visible(
-        self, batch: Index, row: list[Handle], start: Handle, tiles: int, step: int
-    ) -> tuple[Handle, Handle]:
+    def _visible(self, batch: Index, row: list[Handle], start: Handle, tiles: int, step: int) -> tuple[Handle, Handle]:
         """The run of tiles outside which no row of the group sees anything: from the first, to one past the last. The
         mask is asked at every position once, before any score, so that a long capacity costs little."""
         b = self.frame.b
@@ -181,8 +179,8 @@ class _Kernel:
         for m, exponent in enumerate(self._exponents(batch, row, query, place)):
             top = b.max(greatest[m].get(), b.group_max(b.select(seen[m], exponent, LOWEST)))
             weight = b.select(seen[m], b.exp(exponent - top), 0.0)
-            weight = narrowed(b, weight, self.attention.rounded.dtype)
-            weights[b.thread_id() + m * self.threads] = weight
+            # The graph divides by the sum of what is not rounded yet.
+            weights[b.thread_id() + m * self.threads] = narrowed(b, weight, self.attention.rounded)
             scale = b.exp(greatest[m].get() - top)
             total[m].set(b.fma(total[m].get(), scale, b.group_sum(weight)))
             greatest[m].set(top)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from poot_executor.compile.elementwise import narrowed
 from poot_executor.compile.expression import Index, Scene, unravel
 from poot_executor.compile.lower.draft import Draft, Frame, grid
 from poot_executor.compile.region import Attention, Region
@@ -30,6 +31,7 @@ class Partials:
 
     @classmethod
     def declare(cls, frame: Frame, attention: Attention, splits: int) -> Partials:
+        """Parameters for the scratch of an attention: the same in the kernel that gathers and the one that combines."""
         columns = attention.out.output.shape[-1]
         rows = attention.out.output.type.count // columns
         sums = frame.scratch(0, (rows, splits, columns))
@@ -57,15 +59,17 @@ def finished(
     frame: Frame, attention: Attention, batch: Index, column: Handle, gathered: Handle, total: Handle
 ) -> Handle:
     """The output element: what was gathered over its weight. A row that sees no position gives all of them the same
-    weight."""
+    weight, where their scores are one finite number; otherwise it has none to give, and the element is NaN."""
     b = frame.b
     span = attention.out.inputs[1].shape[-2]
+    if not attention.evens:
+        return gathered / total
     value = b.var(gathered / total, DType.F32, name="value")
     with b.if_(total == 0.0):
         plain = b.var(0.0, DType.F32, name="plain")
         with b.range(0, span, name="n") as n:
             plain.set(plain.get() + frame.element(attention.out.inputs[1], (*batch, n, column)))
-        value.set(plain.get() * (1.0 / span))
+        value.set(plain.get() * narrowed(b, b.const(1.0 / span, DType.F32), attention.rounded))
     return value.get()
 
 

@@ -49,14 +49,17 @@ class BlockReader:
 
     @property
     def columns(self) -> int:
+        """Columns of a block."""
         return block_columns(self.layout)
 
     @property
     def has_minimum(self) -> bool:
+        """Whether a block has a minimum beside its scale."""
         return any(field.name == "minimum" for field in self.layout.format.fields)
 
     @property
     def scaled(self) -> bool:
+        """Whether what `value` gives is a quant, to be multiplied by the block's scale."""
         return self.layout.format.is_packed
 
     def scales(self, row: Handle, block: Handle) -> tuple[Handle, Handle | None]:
@@ -83,6 +86,7 @@ class BlockReader:
 
     @property
     def quant_words(self) -> int:
+        """Words of a row's block in the plane of quants."""
         if not self.scaled:
             return self.columns * self.layout.format.nbytes // 4
         return self.layout.plane("quants").field_bytes // 4

@@ -103,6 +103,7 @@ class Frame:
         return buffer
 
     def element(self, value: Value, index: Index) -> Handle:
+        """One element of an expression, in the kernel dtype that holds its dtype."""
         return self.emission.element(value, index)
 
     def supply(self, value: Value, give: Callable[[Index], Handle]) -> None:
@@ -118,13 +119,8 @@ class Frame:
         return self.b.group_id(1) * groups[0] + self.b.group_id(0)
 
     def draft(self, groups: tuple[int, int, int], nbytes: int, **schedule: Any) -> Draft:
-        kernel = self.b.finish()
-        if len(kernel.params) > self.caps.max_bindings:
-            raise Unsupported(
-                f"region {kernel.name}",
-                f"it reads and writes {len(kernel.params)} buffers, the target binds {self.caps.max_bindings}",
-            )
-        return Draft(kernel, tuple(self.operands), groups, nbytes + DISPATCH_WORK, schedule)
+        """The finished kernel with its operands, moving `nbytes`. Raises Unsupported over the target's bindings."""
+        return make_draft(self.b.finish(), self.operands, self.caps, groups, nbytes, schedule)
 
     def nbytes(self) -> int:
         """Bytes of every buffer that the kernel binds, each once."""
@@ -133,6 +129,22 @@ class Frame:
             layout = self.scene.layouts.get(operand.value)
             total += operand.value.type.nbytes if layout is None else layout.parts[operand.part or 0].nbytes
         return total
+
+
+def make_draft(
+    kernel: Kernel,
+    operands: Sequence[Operand],
+    caps: Caps,
+    groups: tuple[int, int, int],
+    nbytes: int,
+    schedule: Mapping[str, Any],
+) -> Draft:
+    """A draft of a kernel that moves `nbytes`. Raises Unsupported where it binds more buffers than the target does."""
+    count = len(kernel.params)
+    if count > caps.max_bindings:
+        missing = f"it reads and writes {count} buffers, the target binds {caps.max_bindings}"
+        raise Unsupported(f"region {kernel.name}", missing)
+    return Draft(kernel, tuple(operands), groups, nbytes + DISPATCH_WORK, schedule)
 
 
 def grid(count: int, caps: Caps) -> tuple[int, int, int]:

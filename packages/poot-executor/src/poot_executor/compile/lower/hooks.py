@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from poot_executor.compile.expression import Emission, Scene
-from poot_executor.compile.lower.draft import DISPATCH_WORK, Draft, Operand, param_of
+from poot_executor.compile.lower.draft import Draft, Operand, make_draft, param_of
 from poot_executor.compile.target import Caps
-from poot_executor.errors import Unsupported
 from poot_executor.graph.graph import Value
 from poot_executor.kernel.buffers import BufferRef
 from poot_executor.kernel.builder import KernelBuilder
@@ -51,9 +50,6 @@ class Hooks:
         return Hook((("out", value.dtype, Access.READ_WRITE),), emit)
 
     def draft(self, kernel: Kernel, caps: Caps, groups: tuple[int, int, int], **schedule: object) -> Draft:
-        if len(kernel.params) > caps.max_bindings:
-            raise Unsupported(
-                f"region {kernel.name}", f"it binds {len(kernel.params)} buffers, the target {caps.max_bindings}"
-            )
+        """The kernel with the hooks' operands. Raises Unsupported where the target binds fewer buffers."""
         nbytes = sum(operand.value.type.nbytes for operand in self.operands)
-        return Draft(kernel, tuple(self.operands), groups, nbytes + DISPATCH_WORK, schedule)
+        return make_draft(kernel, self.operands, caps, groups, nbytes, schedule)

@@ -18,9 +18,13 @@ LANE_UNROLL = 4
 
 
 def accumulate(
-    b: KernelBuilder, readers: Sequence[BlockReader], reads: Sequence[Callable[[Handle], Column]], rows: Sequence[Handle], depth: int,
+    b: KernelBuilder,
+    readers: Sequence[BlockReader],
+    reads: Sequence[Callable[[Handle], Column]],
+    rows: Sequence[Handle],
+    depth: int,
     lanes: int,
-) -> list[Totals]:  # fmt: skip
+) -> list[Totals]:
     """For each weight, Σₖ x[token, k] · w[row, k] for each token and row, in ascending blocks: every `lanes`-th block
     from the thread's own.
 
@@ -97,7 +101,7 @@ class _Block:
 
     def finish(
         self, b: KernelBuilder, block: Handle, rows: Sequence[Handle], plain: Sequence[Handle | None], totals: Totals
-    ) -> None:  # fmt: skip
+    ) -> None:
         """total += scale · Σ q·x + minimum · Σ x"""
         for j, row in enumerate(rows):
             scale, minimum = self.reader.scales(row, block) if self.reader.scaled else (None, None)

@@ -114,10 +114,16 @@ class _Template:
                 self._segment(s, segment, outs[s], group, tokens, reads, results)
             start += across[s]
         return frame.draft(
-            groups, frame.nbytes(), threads=self.threads, lanes=self.schedules[0].lanes, tile=self.tile,
-            rows=[p.rows for p in self.schedules], weights=[len(s.anchors) for s in projection.segments],
-            prologue=projection.prologue is not None, part=self.part,
-        )  # fmt: skip
+            groups,
+            frame.nbytes(),
+            threads=self.threads,
+            lanes=self.schedules[0].lanes,
+            tile=self.tile,
+            rows=[p.rows for p in self.schedules],
+            weights=[len(s.anchors) for s in projection.segments],
+            prologue=projection.prologue is not None,
+            part=self.part,
+        )
 
     def _declare(self) -> None:
         """Parameters for what prologue, input and epilogues read."""
@@ -170,9 +176,15 @@ class _Template:
         return [normed(m) for m in range(len(tokens))]
 
     def _segment(
-        self, s: int, segment: Segment, out: BufferRef, group: Handle, tokens: list[Handle], reads: list[Callable[[Handle], Column]],
+        self,
+        s: int,
+        segment: Segment,
+        out: BufferRef,
+        group: Handle,
+        tokens: list[Handle],
+        reads: list[Callable[[Handle], Column]],
         results: SharedRef | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         b, schedule, rows_of = self.b, self.schedules[s], self.maps[s]
         slot = b.thread_id() // schedule.lanes if schedule.lanes > 1 else b.thread_id()
         slots = self.threads // schedule.lanes
@@ -190,8 +202,14 @@ class _Template:
         self._finish(segment, rows_of, out, group, results, partials, part)
 
     def _store(
-        self, segment: Segment, out: BufferRef, tokens: list[Handle], rows: list[Handle], totals: list[Totals], part: Part
-    ) -> None:  # fmt: skip
+        self,
+        segment: Segment,
+        out: BufferRef,
+        tokens: list[Handle],
+        rows: list[Handle],
+        totals: list[Totals],
+        part: Part,
+    ) -> None:
         """Straight from registers: an epilogue that looks at its own place alone."""
         frame, b = self.frame, self.b
         for j, row in enumerate(rows):
@@ -209,8 +227,13 @@ class _Template:
         out[place] = self.frame.element(segment.root, index)
 
     def _share(
-        self, schedule: ContractionSchedule, places: list[Handle], totals: list[Totals], results: SharedRef, partials: int
-    ) -> None:  # fmt: skip
+        self,
+        schedule: ContractionSchedule,
+        places: list[Handle],
+        totals: list[Totals],
+        results: SharedRef,
+        partials: int,
+    ) -> None:
         """results[partial, weight, token, place] from one lane of each subgroup (or from every thread, where each has
         its own rows)."""
         b = self.b
@@ -224,8 +247,15 @@ class _Template:
                         results[partial * size + (place + (w * self.tile + m) * schedule.columns)] = total[m][j].get()
 
     def _finish(
-        self, segment: Segment, rows_of: RowMap, out: BufferRef, group: Handle, results: SharedRef, partials: int, part: Part
-    ) -> None:  # fmt: skip
+        self,
+        segment: Segment,
+        rows_of: RowMap,
+        out: BufferRef,
+        group: Handle,
+        results: SharedRef,
+        partials: int,
+        part: Part,
+    ) -> None:
         """Each thread finishes words of the group's products, read from shared memory wherever the epilogue asks."""
         frame, b = self.frame, self.b
         per_word = PER_WORD.get(segment.root.dtype, 1)

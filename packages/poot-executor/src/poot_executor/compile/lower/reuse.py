@@ -64,6 +64,5 @@ def _shape(scene: Scene, region: Region) -> tuple[Hashable, list[Value]]:
         numbers[value] = len(numbers)
         return numbers[value]
 
-    for root in region.roots:
-        parts.append(visit(root, True))
+    parts.extend([visit(root, True) for root in region.roots])
     return tuple(parts), list(numbers)

@@ -20,6 +20,7 @@ class RowMap:
 
     @property
     def pieces(self) -> int:
+        """Pieces of a block that a group has a run of; 1 where it has whole blocks."""
         plain = self.block < 2 or self.columns % self.block == 0
         return 1 if plain else self.block // self.stride
 
@@ -41,4 +42,5 @@ class RowMap:
         return inner // self.stride * run + (flat - group * run)
 
     def groups(self, rows: int) -> int:
+        """Groups that have all of a weight's rows."""
         return -(-rows // self.columns)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from poot_executor.compile.elementwise import HELD
 from poot_executor.compile.expression import Scene, unravel
 from poot_executor.compile.lower.draft import Draft, Frame, grid
@@ -69,8 +71,13 @@ def _frame(
 
 
 def _sweep(
-    frame: Frame, columns: int, element, last: Handle | None, after: Handle | None, anchor: Equation
-) -> tuple[Handle, Handle]:  # noqa: ANN001
+    frame: Frame,
+    columns: int,
+    element: Callable[[Handle], Handle],
+    last: Handle | None,
+    after: Handle | None,
+    anchor: Equation,
+) -> tuple[Handle, Handle]:
     """The largest element that comes after (`last`, `after`) in descending order, and its lowest column."""
     b = frame.b
     held = HELD[anchor.inputs[0].dtype]

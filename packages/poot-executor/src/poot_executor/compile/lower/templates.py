@@ -16,10 +16,18 @@ from poot_executor.compile.region import Region
 from poot_executor.compile.target import Caps
 
 TEMPLATES = {
-    "pointwise": lower_pointwise, "gather": lower_pointwise, "row_reduction": lower_rows, "batched_contraction": lower_batched,
-    "indexed_contraction": lower_batched, "scatter": lower_scatter, "update_slice": lower_scatter, "argmax": lower_argmax,
-    "top_k": lower_top_k, "random_bits": lower_random, "sample": lower_sample,
-}  # fmt: skip
+    "pointwise": lower_pointwise,
+    "gather": lower_pointwise,
+    "row_reduction": lower_rows,
+    "batched_contraction": lower_batched,
+    "indexed_contraction": lower_batched,
+    "scatter": lower_scatter,
+    "update_slice": lower_scatter,
+    "argmax": lower_argmax,
+    "top_k": lower_top_k,
+    "random_bits": lower_random,
+    "sample": lower_sample,
+}
 
 
 def lower_region(scene: Scene, region: Region, caps: Caps) -> list[Draft]:
