@@ -180,7 +180,8 @@ def _store(run: _Run, op: Op, operands: list[Array], mask: Mask) -> tuple[Array,
 
 
 def _atomic(run: _Run, op: Op, operands: list[Array], mask: Mask) -> tuple[Array, ...]:
-    return (run.memory.atomic(run.at(op, mask), *operands, op.attrs["operation"]),)
+    index, value = operands
+    return (run.memory.atomic(run.at(op, mask), index, value, op.attrs["operation"]),)
 
 
 def _barrier(run: _Run, op: Op, operands: list[Array], mask: Mask) -> tuple[Array, ...]:

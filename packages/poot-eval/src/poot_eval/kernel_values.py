@@ -46,7 +46,7 @@ _erf_each = np.frompyfunc(math.erf, 1, 1)
 
 
 def _erf(x: Array) -> Array:
-    return _erf_each(x).astype(np.float64)
+    return np.asarray(_erf_each(x), np.float64)
 
 
 def fma(a: Array, b: Array, c: Array) -> Array:
