@@ -51,22 +51,24 @@ def test_every_command_has_a_line():
     rows = table(made.explain())
     assert len(rows) == len(made.commands)
     assert [int(row[0]) for row in rows] == list(range(len(rows)))
-    assert [row[1] for row in rows] == [d.region for d in made.dispatches]
+    assert [row[1].partition(":")[0] for row in rows] == [d.region for d in made.dispatches]
 
 
 def test_a_line_says_what_the_dispatch_is():
     made = program(layers=1, states=False)
     (dispatch,) = [d for d in made.dispatches if d.region == "contraction"]
     (row,) = [row for row in table(made.explain()) if row[1] == "contraction"]
-    assert row[2] == dispatch.kernel.name
-    assert row[3] == ranges(dispatch.equations)
-    assert row[4] == "×".join(map(str, dispatch.groups))
+    assert dispatch.kernel.name in row[1]
+    assert row[2] == ranges(dispatch.equations)
+    assert row[3] == "×".join(map(str, dispatch.groups))
     nbytes = 3 * WIDTH * 4 * 2 + WIDTH * ROW_BYTES
-    assert row[5] == short(nbytes)
+    assert row[4] == short(nbytes)
     # A multiply-add for each of 3 × 64 results and 64 terms, and a decoded number a weight.
-    assert row[6] == short(2 * 3 * WIDTH * WIDTH + WIDTH * WIDTH)
-    assert row[7] == short(dispatch.work)
-    assert row[8:] == [f"{name}={value}" for name, value in dispatch.schedule.items()]
+    assert row[5] == short(2 * 3 * WIDTH * WIDTH + WIDTH * WIDTH)
+    assert row[6] == short(dispatch.work)
+    schedule = " ".join(f"{name}={value}".replace(", ", ",") for name, value in dispatch.schedule.items())
+    shown = " ".join(row[7:])
+    assert shown == schedule or (shown.endswith("…") and schedule.startswith(shown[:-1]) and len(shown) > 40)
 
 
 def test_no_line_is_over_140_columns():
@@ -78,8 +80,8 @@ def test_no_line_is_over_140_columns():
         b.output(name, x * p.broadcast(p.recip(p.sqrt(squares)), (4, 8)) * p.broadcast(most, (4, 8)))
         x = x + float(name)
     text = compile(b.build(), Target("paper", Caps())).explain()
-    assert "…" in text  # A schedule is too long for its column.
-    assert 120 < max(map(len, text.splitlines())) <= 140
+    assert "…" in text  # The equations of a norm are too many for their column.
+    assert 100 < max(map(len, text.splitlines())) <= 140
     assert text.endswith("\n")
 
 
@@ -88,7 +90,7 @@ def test_a_weight_in_parts_shares_its_operations():
     named = [row for row in table(parts.explain()) if row[1] == "contraction"]
     (one,) = [row for row in table(whole.explain()) if row[1] == "contraction"]
     assert len(named) == 2
-    assert all(float(row[6][:-1]) == pytest.approx(float(one[6][:-1]) / 2, abs=0.5) for row in named)
+    assert all(float(row[5][:-1]) == pytest.approx(float(one[5][:-1]) / 2, abs=0.5) for row in named)
 
 
 def test_totals_are_the_program_s():

@@ -14,8 +14,8 @@ from poot_executor.graph.op_row import OpKind
 from poot_executor.graph.ops import op_named
 from poot_executor.weights import WeightKey
 
-HEADINGS = ("", "region", "kernel", "equations", "groups", "bytes", "ops", "work", "schedule")
-WIDTHS = (5, 20, 20, 19, 12, 8, 8, 8, 30)
+HEADINGS = ("", "region:kernel", "equations", "groups", "bytes", "ops", "work", "schedule")
+WIDTHS = (5, 22, 18, 10, 6, 6, 6, 60)
 """Columns of the table; a cell that is wider is cut and ends in "…". The sum stays within 140."""
 RIGHT = frozenset({"", "groups", "bytes", "ops", "work"})
 
@@ -23,9 +23,10 @@ RIGHT = frozenset({"", "groups", "bytes", "ops", "work"})
 def explain(program: Program) -> str:
     """The program as a table of at most 140 columns, then totals. The text ends in a newline.
 
-    A line gives a command's number, region, kernel, the graph's equations it computes (as ranges), its groups, the
-    bytes of the buffers it binds (each once), its arithmetic operations (a product and its sum count as two), the
-    planner's work, and its schedule. A whole-graph device has no commands: its operations are counted instead.
+    A line gives a command's number, region (and its kernel, where that has another name), the graph's equations it
+    computes (as ranges), its groups, the bytes of the buffers it binds (each once), its arithmetic operations (a product
+    and its sum count as two), the planner's work, and its schedule. A whole-graph device has no commands: its
+    operations are counted instead.
     """
     head = f"{program.graph.name} for {program.target.kind}"
     if not program.commands:
@@ -65,20 +66,24 @@ def _row(
     if isinstance(command, CopyCommand):
         route = f"{_place(command.source)} -> {_place(command.target)}"
         nbytes = short(command.target.nbytes)
-        return (str(number), "copy", "", "", "", nbytes, "", "", route)
+        return (str(number), "copy", "", "", nbytes, "", "", route)
     equations = [program.graph.equations[i] for i in command.equations]
     return (
         str(number),
-        command.region,
-        command.kernel.name,
+        _name(command),
         ranges(command.equations),
         "×".join(map(str, command.groups)),
         short(_bound_bytes(command.args)),
         # Several dispatches of one region (a weight in parts) are shown with equal shares.
         short(sum(map(operations, equations)) / sharing[command.equations]),
         short(command.work),
-        " ".join(f"{name}={value}" for name, value in command.schedule.items()),
+        " ".join(f"{name}={value}".replace(", ", ",") for name, value in command.schedule.items()),
     )
+
+
+def _name(command: DispatchCommand) -> str:
+    name = command.kernel.name
+    return name if name == command.region else f"{command.region}:{name}"
 
 
 def _place(place: Place) -> str:
