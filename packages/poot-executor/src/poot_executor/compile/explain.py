@@ -24,8 +24,8 @@ def explain(program: Program) -> str:
     """The program as a table of at most 140 columns, then totals. The text ends in a newline.
 
     A line gives a command's number, region (and its kernel, where that has another name), the graph's equations it
-    computes (as ranges), its groups, the bytes of the buffers it binds (each once), its arithmetic operations (a product
-    and its sum count as two), the planner's work, and its schedule. A whole-graph device has no commands: its
+    computes (as ranges), its groups, the bytes of the buffers it binds (each once), its arithmetic operations (a
+    product and its sum count as two), the planner's work, and its schedule. A whole-graph device has no commands: its
     operations are counted instead.
     """
     head = f"{program.graph.name} for {program.target.kind}"
