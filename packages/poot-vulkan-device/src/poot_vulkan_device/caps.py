@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Set
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from poot_executor.compile.target import Caps
@@ -30,16 +31,23 @@ GPU_GROUPS = 256
 """Vulkan does not say how wide a GPU is: this many groups fill a large one."""
 
 
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """What known answers say of f32: products and sums are fused or rearranged; fma rounds once; denormals are
+    flushed.
+    """
+
+    contracts: bool = False
+    fuses: bool = False
+    flushes_denormals: bool = False
+
+
 def caps_of(
-    adapter: Adapter,
-    features: Set[str],
-    subgroup_width: int | None,
-    *,
-    contracts: bool = False,
-    flushes_denormals: bool = False,
+    adapter: Adapter, features: Set[str], subgroup_width: int | None, arithmetic: Arithmetic | None = None
 ) -> Caps:
     """The caps of a device with those features and that arithmetic."""
-    limits = adapter.limits
+    limits, arithmetic = adapter.limits, arithmetic or Arithmetic()
+    errors = LLVMPIPE_ERRORS if adapter.name.startswith("llvmpipe") else VULKAN_ERRORS
     return Caps(
         # One storage buffer is the fault word's.
         max_bindings=limits.bindings - 1,
@@ -55,9 +63,10 @@ def caps_of(
         tile_rows=32,
         subgroup_width=subgroup_width if "subgroup" in features else None,
         features=frozenset(features),
-        contracts=contracts,
-        flushes_denormals=flushes_denormals,
-        errors=LLVMPIPE_ERRORS if adapter.name.startswith("llvmpipe") else VULKAN_ERRORS,
+        contracts=arithmetic.contracts,
+        flushes_denormals=arithmetic.flushes_denormals,
+        # An fma of two roundings is off by a unit of the product.
+        errors=errors if arithmetic.fuses else MappingProxyType({**errors, "fma": 1.0}),
     )
 
 

@@ -11,7 +11,7 @@ from poot_executor.kernel.ir import KType, Op, Val
 from poot_executor.kernel.rules import Rules
 from poot_vulkan_device.assembler import Words
 from poot_vulkan_device.emit import Emitter, Rule
-from poot_vulkan_device.spirv import Code
+from poot_vulkan_device.spirv import DONT_UNROLL, Code
 
 _BOOL, _I32 = KType(DType.BOOL), KType(DType.I32)
 
@@ -31,7 +31,7 @@ class _Loop:
         phis = [module.phi(e.type(type), initial, before) for type, initial in carried]
         self.values = [value for value, _ in phis]
         self._phis: list[Words] = [words for _, words in phis]
-        module.op(Code.LOOP_MERGE, self.merge, self.again, 0)
+        module.op(Code.LOOP_MERGE, self.merge, self.again, DONT_UNROLL)
         start = module.id()
         module.op(Code.BRANCH, start)
         module.label(start)

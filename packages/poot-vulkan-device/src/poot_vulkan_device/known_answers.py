@@ -40,6 +40,9 @@ CONTRACTION = "contraction"
 DENORMALS = "denormals"
 """Not a feature: where this case's answer is wrong, denormals are flushed."""
 
+FUSED = "fused"
+"""Not a feature: where this case's answer is wrong, fma rounds the product before it adds."""
+
 
 def cases() -> tuple[Case, ...]:
     """The features that a device may have, each with its kernel and answers."""
@@ -51,7 +54,8 @@ def cases() -> tuple[Case, ...]:
         _case(UNPACK_HALF, halves, _unpack, 1, _wrong_unpack),
         _case(PACK_HALF, _around(halves), _pack, 1, _wrong_pack),
         _case(INF_NAN_PRESERVE, _special(), _specials, 4, _wrong_specials),
-        _case(CONTRACTION, mixed & np.uint32(0x83FFFFFF) | np.uint32(0x3C000000), _sums, 3, _wrong_sums),
+        _case(CONTRACTION, _plain(mixed), _sums, 3, _wrong_sums),
+        _case(FUSED, _plain(mixed), _fused, 1, _wrong_fused),
         _case(DENORMALS, mixed & np.uint32(0x807FFFFF), _tiny, 3, _wrong_tiny),
         _case(UNBOUNDED_LOOPS, np.full(GROUP, LOOP_LIMIT + 1000, np.uint32), _loop, 1, _wrong_loop),
     )
@@ -205,6 +209,11 @@ def _wrong_specials(given: Words, answer: Words) -> str | None:
     return _differ("results at zero, infinity or NaN", answer.view(np.float32), expected.ravel())
 
 
+def _plain(mixed: Words) -> Words:
+    """Numbers of both signs with magnitudes from 2^-7 to 2."""
+    return mixed & np.uint32(0x83FFFFFF) | np.uint32(0x3C000000)
+
+
 def _operands(b: KernelBuilder, word: Handle) -> tuple[Handle, Handle, Handle]:
     x = b.bitcast(word, DType.F32)
     y = b.bitcast(word ^ 0x00155555, DType.F32)
@@ -220,6 +229,18 @@ def _wrong_sums(given: Words, answer: Words) -> str | None:
     x, y, z = (v.view(np.float32) for v in (given, given ^ np.uint32(0x00155555), given ^ np.uint32(0x002AAAAA)))
     expected = np.stack([x * y - z, (x + y) - x, x * y + x * z], axis=1)
     return _differ("sums and products", answer.view(np.float32), expected.ravel())
+
+
+def _fused(b: KernelBuilder, word: Handle) -> list[Handle]:
+    x, y, z = _operands(b, word)
+    return [b.bitcast(b.fma(x, y, z), DType.U32)]
+
+
+def _wrong_fused(given: Words, answer: Words) -> str | None:
+    x, y, z = (v.view(np.float32) for v in (given, given ^ np.uint32(0x00155555), given ^ np.uint32(0x002AAAAA)))
+    # Exact in float64, but for sums that lie half way between two floats to within 2^-53: there are none among these.
+    expected = (x.astype(np.float64) * y + z).astype(np.float32)
+    return _differ("products with a sum", answer.view(np.float32), expected)
 
 
 def _tiny(b: KernelBuilder, word: Handle) -> list[Handle]:

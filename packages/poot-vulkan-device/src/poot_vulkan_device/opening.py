@@ -10,7 +10,7 @@ from poot_executor.cache import CompileCache, source_digest
 from poot_executor.device import BoundArg, BufferKind, BufferSlice, Dispatch
 from poot_executor.errors import DeviceNotFound, OutOfMemory, Unsupported
 from poot_executor.settings import DeviceSettings
-from poot_vulkan_device.caps import caps_of, work_budget
+from poot_vulkan_device.caps import Arithmetic, caps_of, work_budget
 from poot_vulkan_device.device import VulkanDevice
 from poot_vulkan_device.errors import VulkanError
 from poot_vulkan_device.features import (
@@ -22,7 +22,7 @@ from poot_vulkan_device.features import (
     UNPACK_HALF,
 )  # fmt: skip
 from poot_vulkan_device.instance import Instance
-from poot_vulkan_device.known_answers import CONTRACTION, DENORMALS, GROUP, Case, Words, cases, subgroup_width
+from poot_vulkan_device.known_answers import CONTRACTION, DENORMALS, FUSED, GROUP, Case, Words, cases, subgroup_width
 from poot_vulkan_device.native import Native
 from poot_vulkan_device.pipeline_cache import PipelineCache
 
@@ -90,9 +90,8 @@ def _settle(device: VulkanDevice, native: Native, features: frozenset[str]) -> N
     if INF_NAN_PRESERVE in wrong:
         # The three modes are declared together: none of them is believed.
         kept -= {DENORM_PRESERVE, ROUNDING_RTE}
-    caps = caps_of(
-        adapter, kept, width, contracts=CONTRACTION in wrong, flushes_denormals=DENORMALS in wrong
-    )  # fmt: skip
+    arithmetic = Arithmetic(CONTRACTION in wrong, FUSED not in wrong, DENORMALS in wrong)
+    caps = caps_of(adapter, kept, width, arithmetic)
     device.settle(caps, {name: reason for name, reason in wrong.items() if name in features})
 
 

@@ -111,7 +111,6 @@ class Code(IntEnum):
     BRANCH = 249
     BRANCH_CONDITIONAL = 250
     RETURN = 253
-    GROUP_BROADCAST = 337
     GROUP_SHUFFLE = 345
     GROUP_SHUFFLE_XOR = 346
     GROUP_I_ADD = 349
@@ -151,7 +150,6 @@ class Capability(IntEnum):
     SHADER = 1
     GROUP_NON_UNIFORM = 61
     GROUP_ARITHMETIC = 63
-    GROUP_BALLOT = 64
     GROUP_SHUFFLE = 65
     DENORM_PRESERVE = 4464
     SIGNED_ZERO_INF_NAN_PRESERVE = 4466
@@ -231,3 +229,6 @@ REDUCE = 0
 
 PACKED_4X8 = 0
 """The packed vector format of four bytes in a word."""
+
+DONT_UNROLL = 2
+"""Loop control: kernel passes have unrolled what is worth it."""

@@ -94,8 +94,8 @@ def sample(rng: Rng, op: str, dtype: DType, place: int) -> Array:
 def float_bound(op: str, operands: list[Array], result: Array, caps: Caps) -> Array:
     """How far a float result may be from the interpreter's: the target's error and its own."""
     ulp = np.spacing(np.abs(result)).astype(np.float64)
-    if op == "fma" and caps.contracts:
-        # WGSL lets fma round the product first, which cancellation then shows.
+    if op == "fma" and (caps.contracts or caps.errors.get("fma", 0.0) > 0.0):
+        # WGSL and Vulkan let fma round the product first, which cancellation then shows.
         return ulp + 2.0**-24 * np.abs(operands[0].astype(np.float64) * operands[1])[: result.size]
     stated = caps.errors.get(op, 0.5)
     if op in _EXACT_FLOATS or (stated <= 0.5 and op in ("div", "sqrt")):

@@ -1,0 +1,15 @@
+"""The device contract, on the first device that Vulkan finds."""
+
+import pytest
+
+from poot_eval.conformance import DeviceConformance, open_or_skip
+
+
+@pytest.fixture(scope="module")
+def device():
+    with open_or_skip("vulkan") as opened:
+        yield opened
+
+
+class TestVulkan(DeviceConformance):
+    """Inherits every contract test; overrides none."""
