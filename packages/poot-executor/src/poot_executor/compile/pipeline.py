@@ -14,6 +14,7 @@ from poot_executor.compile.plan import Plan, Planner, Schema, make_schema
 from poot_executor.compile.program import Decline, Program, StateUse, WeightUse
 from poot_executor.compile.projections import fuse_projections
 from poot_executor.compile.regions import form_regions
+from poot_executor.compile.schedule import batch_invariant
 from poot_executor.compile.target import Caps, Granularity, Target
 from poot_executor.errors import CompileLimit, Unsupported
 from poot_executor.formats import FORMATS, Format
@@ -40,15 +41,16 @@ def compile(graph: Graph, target: Target, options: CompileOptions = CompileOptio
     if target.caps.granularity is Granularity.GRAPH:
         return _program(graph, target, schema, _whole_graph(graph, target, layouts), passes, ())
     regions = fuse_attention(graph, form_regions(graph))
-    regions = fuse_projections(graph, regions, layouts, target.caps)
+    caps = batch_invariant(target.caps) if options.deterministic else target.caps
+    regions = fuse_projections(graph, regions, layouts, caps)
     scene = Scene(graph, regions.stored, layouts)
     reuse = Reuse()
     units = [
-        make_unit(graph, r, reuse.lower(scene, r, lambda r=r: lower_region(scene, r, target.caps)))
+        make_unit(graph, r, reuse.lower(scene, r, lambda r=r: lower_region(scene, r, caps)))
         for r in regions.regions
     ]
     ordered = order_units(graph, units)
-    plan = Planner(graph, ordered, layouts, schema, target.caps, _optimizer(target.caps, options)).run()
+    plan = Planner(graph, ordered, layouts, schema, caps, _optimizer(caps, options)).run()
     _limit("dispatches", options.limits.dispatches, len(plan.commands))
     _limit("arena_bytes", options.limits.arena_bytes, plan.arena_bytes)
     _limit("constant_bytes", options.limits.constant_bytes, len(plan.constants))

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from poot_executor.compile.target import Caps
@@ -92,24 +92,42 @@ SPLITS_MOST = 32
 @dataclass(frozen=True, slots=True)
 class AttentionSchedule:
     """`threads` a group, `queries` rows a group; `parts` of the threads sum values over positions of their own;
-    `splits` groups share
-    the positions of a row."""
+    `splits` groups share the positions of a row."""
 
     threads: int
     queries: int
     parts: int
     splits: int
 
+    def shared_bytes(self, depth: int, columns: int) -> int:
+        """Shared memory for queries of `depth`, weights, joined sums of `columns` and the group's reductions, which are
+        of floats and of integers."""
+        joined = columns * self.parts if self.parts > 1 else 0
+        return 4 * (self.queries * (depth + self.threads + joined) + 2 * self.threads)
+
     def describe(self) -> dict[str, Any]:
         """The tunables by name, for `explain`."""
         return asdict(self)
 
 
-def attention_schedule(rows: int, batches: int, span: int, columns: int, caps: Caps) -> AttentionSchedule:
-    """The heuristic pick: as many splits as fill the device, each of at least one tile of positions."""
+def attention_schedule(
+    rows: int, batches: int, span: int, depth: int, columns: int, caps: Caps
+) -> AttentionSchedule | None:  # fmt: skip
+    """The heuristic pick: as many rows a group as its shared memory holds, as many splits as fill the device, each of
+    at least one tile of positions. None where shared memory does not hold one row."""
     threads = caps.group_threads
-    queries = min(rows, QUERIES_MOST)
-    groups = -(-rows // queries) * batches
-    tiles = -(-span // threads)
-    splits = max(1, min(caps.parallel_groups // groups, tiles, SPLITS_MOST, caps.max_groups[2]))
-    return AttentionSchedule(threads, queries, max(1, threads // columns), splits)
+    shapes = [(q, max(1, threads // columns)) for q in range(min(rows, QUERIES_MOST), 0, -1)] + [(1, 1)]
+    for queries, parts in shapes:
+        groups = -(-rows // queries) * batches
+        tiles = -(-span // threads)
+        splits = max(1, min(caps.parallel_groups // groups, tiles, SPLITS_MOST, caps.max_groups[2]))
+        schedule = AttentionSchedule(threads, queries, parts, splits)
+        if schedule.shared_bytes(depth, columns) <= caps.max_shared_bytes:
+            return schedule
+    return None
+
+
+def batch_invariant(caps: Caps) -> Caps:
+    """Caps under which no row is summed in an order that depends on other rows: groups do not share the positions of an
+    attention, and a row reduction takes as many threads alone as it takes before a contraction."""
+    return replace(caps, parallel_groups=1, max_group_size=caps.group_threads)

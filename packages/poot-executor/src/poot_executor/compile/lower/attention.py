@@ -38,13 +38,11 @@ def lower_attention(scene: Scene, region: Region, caps: Caps) -> list[Draft]:
     assert attention is not None
     *lead, rows, columns = attention.out.output.shape
     span, depth = attention.out.inputs[1].shape[-2], attention.scores.inputs[0].shape[-1]
-    schedule = attention_schedule(rows, prod(lead), span, columns, caps)
-    shared_bytes = (
-        4 * schedule.queries * (depth + schedule.threads + (columns * schedule.parts if schedule.parts > 1 else 0))
-    )
-    if shared_bytes + 4 * schedule.threads > caps.max_shared_bytes:
+    schedule = attention_schedule(rows, prod(lead), span, depth, columns, caps)
+    if schedule is None:
         raise Unsupported(
-            f"attention of {attention.out.output.type}", f"it needs {shared_bytes:,} bytes of shared memory"
+            f"attention of {attention.out.output.type}",
+            f"one row of {depth} columns needs more than {caps.max_shared_bytes:,} bytes of shared memory",
         )
     stored = scene.stored - {root, attention.out.output}
     inner = Scene(scene.graph, stored, scene.layouts)

@@ -1,0 +1,480 @@
+"""Attention: which graphs become one kernel, what the others say, and that both compute what the oracle does."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import numpy as np
+import pytest
+
+from poot_eval import EvalOptions, eval
+from poot_eval.bounds import bound_for
+from poot_eval.compare import assert_matches
+from poot_eval.conformance.session import open_session
+from poot_eval.device import ReferenceDevice
+from poot_executor.compile import Caps
+from poot_executor.dtype import BF16, F16, F32, I32, round_bf16
+from poot_executor.graph import functional as f
+from poot_executor.graph import primitives as p
+
+ROWS = Caps(tile_rows=8, group_threads=32, subgroup_width=8, max_bindings=31, features=frozenset(["subgroup"]))
+PLAIN = Caps(tile_rows=4, group_threads=16, max_bindings=31)
+SPLIT = Caps(group_threads=8, parallel_groups=64, subgroup_width=4, max_bindings=31, features=frozenset(["subgroup"]))
+CAPS = {"rows": ROWS, "plain": PLAIN, "split": SPLIT}
+
+FILLERS = {"finite": f.MASKED, "faint": -1e30, "infinite": float("-inf")}
+
+
+class Attended:
+    """A causal attention over a span, written out so that each step can be written otherwise."""
+
+    def __init__(self, g, rows=2, tokens=3, heads=4, kv_heads=2, width=8, span=21, dtype=F32, values=None):
+        self.g, self.span, self.kv_heads, self.tokens = g, span, kv_heads, tokens
+        self.group = heads // kv_heads
+        values = values or width
+        lead = (rows, kv_heads)
+        self.q = g.floats(*lead, self.group * tokens, width, low=-2, high=2)
+        self.k = g.floats(*lead, span, width, dtype=dtype, low=-2, high=2)
+        self.v = g.floats(*lead, span, values, dtype=dtype)
+        self.rows = rows
+        starts = g.rng.integers(0, span - tokens + 1, rows).astype(np.int32)
+        at = p.reshape(g.slot(starts, I32), (rows, 1, 1)) + p.iota(g.builder, (1, tokens, 1), 1, I32)
+        at = p.broadcast(at, (rows, tokens, span))
+        self.column = p.iota(g.builder, (rows, tokens, span), 2, I32)
+        self.causal = self.column <= at
+        self.near = self.causal & (self.column > at - 4)
+
+    def per_token(self, x):
+        """[rows, tokens, span] beside the scores, each token once a head of the group."""
+        shape = (self.rows, self.kv_heads, self.group, self.tokens, self.span)
+        wide = p.broadcast(p.reshape(x, (self.rows, 1, 1, self.tokens, self.span)), shape)
+        return p.reshape(wide, (self.rows, self.kv_heads, self.group * self.tokens, self.span))
+
+    def scores(self, scale=0.35, q=None):
+        raw = (self.q if q is None else q) @ p.transpose(self.k, (0, 1, 3, 2))
+        return raw if scale is None else raw * scale
+
+    def masked(self, x, mask=None, filler="finite"):
+        return self.where(self.per_token(self.causal if mask is None else mask), x, FILLERS[filler])
+
+    def where(self, mask, x, otherwise):
+        return p.select(mask, x, self.g.builder.splat(otherwise, x.type))
+
+    def out(self, weights, v=None):
+        return weights @ (self.v if v is None else v)
+
+
+def kept(x):
+    return (*x.shape[:-1], 1)
+
+
+def powers_of(x):
+    return p.exp(x - p.reshape(p.reduce_max(x, len(x.shape) - 1), kept(x)))
+
+
+def total_of(powers):
+    return p.reshape(p.sum_(powers, len(powers.shape) - 1), kept(powers))
+
+
+def spread(x, like):
+    return p.broadcast(x, like.shape)
+
+
+# Ways to write a softmax
+
+
+def plain(x):
+    return f.softmax(x)
+
+
+def times_reciprocal(x):
+    powers = powers_of(x)
+    return powers * p.recip(total_of(powers))
+
+
+def reciprocal_times(x):
+    powers = powers_of(x)
+    return p.mul(spread(p.recip(total_of(powers)), powers), powers)
+
+
+def plus_negation(x):
+    most = p.reshape(p.reduce_max(x, len(x.shape) - 1), kept(x))
+    powers = p.exp(p.add(spread(-most, x), x))
+    return powers / total_of(powers)
+
+
+def negation_of_the_spread(x):
+    most = spread(p.reshape(p.reduce_max(x, len(x.shape) - 1), kept(x)), x)
+    powers = p.exp(x + -most)
+    return powers * spread(p.recip(total_of(powers)), powers)
+
+
+def by_heads(x):
+    rows, heads, tokens, span = x.shape
+    split = p.reshape(x, (rows, heads, tokens // 3, 3, span))
+    return p.reshape(f.softmax(split), x.shape)
+
+
+def flat(x):
+    lead = x.shape[0] * x.shape[1] * x.shape[2]
+    return p.reshape(f.softmax(p.reshape(x, (lead, x.shape[3]))), x.shape)
+
+
+SOFTMAXES = [plain, times_reciprocal, reciprocal_times, plus_negation, negation_of_the_spread, by_heads, flat]
+
+
+@pytest.mark.parametrize("softmax", SOFTMAXES, ids=lambda s: s.__name__)
+def test_a_softmax_may_be_written_in_many_ways(g, run, softmax):
+    a = Attended(g)
+    g.output(a.out(softmax(a.masked(a.scores()))))
+    assert run(g, PLAIN).regions == ("attention",)
+
+
+# What may stand between scores and softmax
+
+
+def scaled_queries(a):
+    return a.masked(a.scores(None, q=a.q * 0.35))
+
+
+def scaled_after_the_mask(a):
+    return a.where(a.per_token(a.causal), a.scores(None), -1e38) * 0.35
+
+
+def soft_cap(a):
+    return a.masked(p.tanh(a.scores() / 3.0) * 3.0)
+
+
+def linear_bias(a):
+    slopes = p.reshape(a.g.floats(a.kv_heads, low=0.1, high=0.5), (1, a.kv_heads, 1, 1))
+    distance = p.cast(a.per_token(a.column), F32)
+    return a.masked(a.scores() + distance * slopes)
+
+
+def bias_first(a):
+    bias = a.g.floats(*a.scores().shape)
+    return a.masked(bias + a.scores())
+
+
+def window(a):
+    return a.masked(a.scores(), a.near)
+
+
+def two_masks(a):
+    return a.masked(a.masked(a.scores(), a.near), a.causal)
+
+
+def negated_mask(a):
+    return p.select(~a.per_token(a.causal), a.g.builder.splat(f.MASKED, a.scores().type), a.scores())
+
+
+def additive_mask(a):
+    weight = p.select(
+        a.per_token(a.causal),
+        a.g.builder.splat(0.0, a.scores().type),
+        a.g.builder.splat(-100.0, a.scores().type),
+    )
+    return a.scores() + weight
+
+
+def no_mask(a):
+    return a.scores()
+
+
+EXPONENTS = [
+    scaled_queries, scaled_after_the_mask, soft_cap, linear_bias, bias_first, window, two_masks, negated_mask,
+    additive_mask, no_mask,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("caps", CAPS)
+@pytest.mark.parametrize("exponent", EXPONENTS, ids=lambda e: e.__name__)
+def test_anything_elementwise_may_be_done_to_scores(g, run, exponent, caps):
+    a = Attended(g, tokens=2 if caps == "rows" else 1)
+    g.output(a.out(f.softmax(exponent(a))))
+    regions = run(g, CAPS[caps]).regions
+    assert regions == (("attention", "attention") if caps == "split" else ("attention",))
+
+
+@pytest.mark.parametrize("heads", [(4, 4), (6, 2), (6, 1), (1, 1)], ids=["mha", "gqa", "mqa", "one"])
+@pytest.mark.parametrize("caps", CAPS)
+def test_heads_may_share_keys(g, run, caps, heads):
+    a = Attended(g, heads=heads[0], kv_heads=heads[1], width=12, span=37, values=20)
+    g.output(p.exp(a.out(f.softmax(a.masked(a.scores()))) * 0.1))
+    assert set(run(g, CAPS[caps]).regions) == {"attention"}
+
+
+@pytest.mark.parametrize(("span", "tokens"), [(4, 1), (15, 1), (16, 2), (33, 9), (48, 1)], ids=str)
+@pytest.mark.parametrize("caps", ["plain", "split"])
+def test_a_span_need_not_be_whole_tiles(g, run, caps, span, tokens):
+    a = Attended(g, rows=1, kv_heads=1, heads=2, span=span, tokens=tokens, width=6)
+    g.output(a.out(f.softmax(a.masked(a.scores()))))
+    assert set(run(g, CAPS[caps]).regions) == {"attention"}
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
+@pytest.mark.parametrize("back", [False, True], ids=["narrow", "widened"])
+@pytest.mark.parametrize("span", [20, 21])
+def test_probabilities_may_be_rounded(g, dtype, back, span):
+    a = Attended(g, dtype=dtype, span=span)
+    weights = p.cast(f.softmax(a.masked(a.scores(q=p.cast(a.q, dtype)))), dtype)
+    g.output(a.out(p.cast(weights, F32) if back else weights))
+    assert rounded_apart(g, PLAIN, dtype) == ("attention",)
+
+
+def rounded_apart(g, caps, dtype):
+    """The regions of a graph that ends in an attention, checked against the oracle.
+
+    The kernel rounds a weight before it divides it by the sum, the graph after: each is within a unit roundoff of the
+    weight (in f16 besides within half of the smallest number), so that they are two of them apart.
+    """
+    graph = g.builder.build()
+    oracle = eval(graph, g.given(), EvalOptions(environment=True))
+    (name,) = graph.outputs
+    product = [e for e in graph.equations if e.op == "matmul"][-1]
+    weights, values = (np.abs(oracle.environment[v].astype(np.float64)) for v in product.inputs)
+    unit, least = (2.0**-8, 0.0) if dtype is BF16 else (2.0**-11, 2.0**-25)
+    moved = (2 * (unit * weights + least) @ values).reshape(graph.outputs[name].shape)
+    bound = bound_for(graph, oracle.environment, caps).output(name) + moved
+    device = ReferenceDevice(caps)
+    with open_session(device, graph, g.given()) as session:
+        result = session.run(session.lower())
+        assert_matches(result.outputs[name], oracle.outputs[name], bound)
+        return tuple(d.region for d in session.program.dispatches)
+
+
+def test_rounded_probabilities_are_rounded(g, run):
+    """Two positions of equal weight but for 2^-12, and values whose difference shows it."""
+    q = g.slot(np.array([[[1.0, 0.0]]], np.float32), F32)
+    k = g.slot(np.array([[[0.0, 0.0], [2.0**-9, 0.0], [0.0, 0.0]]], np.float32), F32)
+    v = g.slot(np.array([[[1.0], [-1.0], [0.0]]], np.float32), F32)
+    weights = f.softmax(q @ p.transpose(k, (0, 2, 1)))
+    g.output(p.cast(p.cast(weights, BF16), F32) @ v)
+    match = run(g, PLAIN)
+    assert match.regions == ("attention",)
+    (result,) = match.result.outputs.values()
+    assert result[0, 0, 0] == 0.0, "a difference of 2^-9 / 3 is below what bf16 holds"
+
+
+def test_keys_may_be_repeated_instead_of_shared(g, run):
+    """Every query head with a copy of its KV head."""
+    rows, heads, kv_heads, tokens, span, width = 2, 4, 2, 3, 19, 8
+    q = g.floats(rows, heads, tokens, width)
+    pools = [g.floats(rows, kv_heads, span, width) for _ in "kv"]
+    shape = (rows, kv_heads, heads // kv_heads, span, width)
+    k, v = (
+        p.reshape(p.broadcast(p.reshape(x, (rows, kv_heads, 1, span, width)), shape), (rows, heads, span, width))
+        for x in pools
+    )
+    g.output(f.softmax((q @ p.transpose(k, (0, 1, 3, 2))) * sqrt(1 / width)) @ v)
+    assert run(g, PLAIN).regions == ("attention",)
+
+
+def traced(g, tokens, span=35, seen=None, dtype=F32, activations=F32, **options):
+    """`functional.attention` over a pool whose positions past what was written are NaN."""
+    rows, heads, kv_heads, width = 2, 4, 2, 16
+    position = np.array([span - tokens, 3], np.int32) if seen is None else np.array(seen, np.int32)
+    last = np.full(rows, tokens - 1, np.int32)
+    last[1] = 0
+    pools = [g.rng.standard_normal((rows, span, kv_heads, width)).astype(np.float32) for _ in "kv"]
+    for pool in pools:
+        for row in range(rows):
+            pool[row, max(0, position[row] + last[row] + 1) :] = np.nan
+    position, last = g.slot(position, I32), g.slot(last, I32)
+    hold = round_bf16 if dtype is BF16 else lambda x: x.astype(dtype.numpy)
+    k, v = (g.slot(hold(pool).reshape(pool.shape), dtype) for pool in pools)
+    mask = f.causal_mask(position, last, tokens, span, options.pop("window", None))
+    visible = f.written_mask(position, last, span)
+    q = g.floats(rows, tokens, heads, width, low=-1, high=1)
+    g.output(f.attention(q, k, v, mask, width**-0.5, visible, activations=activations, **options))
+
+
+@pytest.mark.parametrize("caps", CAPS)
+@pytest.mark.parametrize("tokens", [1, 4])
+def test_stale_positions_never_show(g, run, caps, tokens):
+    traced(g, tokens)
+    match = run(g, CAPS[caps])
+    assert set(match.regions) == ({"attention"} if tokens == 1 else {"attention", "pointwise"})
+    assert all(np.isfinite(x).all() for x in match.result.outputs.values())
+
+
+@pytest.mark.parametrize("options", [{"window": 5}, {"softcap": 2.0}, {"window": 3, "softcap": 5.0}], ids=str)
+def test_what_families_ask_for(g, run, options):
+    """A window makes the mask dear enough to be computed once for all layers."""
+    traced(g, 1, **options)
+    assert run(g, PLAIN).regions == (("pointwise", "attention") if "window" in options else ("attention",))
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
+def test_narrow_pools_and_activations(g, dtype):
+    traced(g, 1, dtype=dtype, activations=dtype)
+    assert rounded_apart(g, ROWS, dtype) == ("attention",)
+
+
+@pytest.mark.parametrize("caps", CAPS)
+@pytest.mark.parametrize("filler", ["finite", "faint"])
+def test_a_row_that_sees_nothing_weighs_all_alike(g, run, caps, filler):
+    a = Attended(g, rows=1, tokens=1, heads=2, kv_heads=1)
+    nothing = p.broadcast(p.reshape(g.slot(np.array([False]), p.not_(a.causal).dtype), (1, 1, 1)), a.causal.shape)
+    g.output(a.out(f.softmax(a.masked(a.scores(), a.causal & nothing, filler))))
+    match = run(g, CAPS[caps])
+    assert set(match.regions) == {"attention"}
+    (result,) = match.result.outputs.values()
+    assert np.allclose(
+        result, g.inputs[next(k for k in g.inputs if k.tag == "x2")].mean(axis=2, keepdims=True), atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("caps", CAPS)
+def test_minus_infinity_everywhere_is_no_number(g, run, caps):
+    """As the graph has it: the difference of two infinities; rows that see something are not touched by it."""
+    a = Attended(g, rows=2, tokens=1, heads=2, kv_heads=1)
+    some = p.broadcast(p.reshape(g.slot(np.array([True, False]), p.not_(a.causal).dtype), (2, 1, 1)), a.causal.shape)
+    g.output(a.out(f.softmax(a.masked(a.scores(), a.causal & some, "infinite"))))
+    match = run(g, CAPS[caps])
+    assert set(match.regions) == {"attention"}
+    (result,) = match.result.outputs.values()
+    assert np.isfinite(result[0]).all() and np.isnan(result[1]).all()
+
+
+def test_masked_numbers_that_differ_are_scores(g, run):
+    """Faint as they are, they say which of the masked positions weighs most in a row that sees nothing."""
+    a = Attended(g, rows=1, tokens=1, heads=1, kv_heads=1, span=6)
+    faint = g.builder.computed(np.float32([-1e30, -2e30, -1e30, -3e30, -4e30, -1e30]).reshape(1, 1, 1, 6), F32)
+    nothing = a.per_token(a.column < p.broadcast(g.slot(np.zeros((1, 1, 1), np.int32), I32), a.column.shape))
+    g.output(a.out(f.softmax(p.select(nothing, a.scores(), faint))))
+    assert run(g, PLAIN).regions == ("attention",)
+
+
+def declines(match, matcher="attention"):
+    return [d.reason for d in match.program.declines if d.matcher == matcher]
+
+
+def check_declined(run, g, reason, caps=PLAIN):
+    match = run(g, caps)
+    assert "attention" not in match.regions
+    assert reason in declines(match), match.program.declines
+    for decline in match.program.declines:
+        assert 0 <= decline.equation < len(match.program.graph.equations)
+    return match
+
+
+def test_probabilities_that_are_an_output(g, run):
+    a = Attended(g)
+    weights = f.softmax(a.masked(a.scores()))
+    g.output(weights)
+    g.output(a.out(weights))
+    match = check_declined(run, g, "the probabilities are read elsewhere")
+    equations = [match.program.graph.equations[d.equation] for d in match.program.declines if d.matcher == "attention"]
+    assert [e.op for e in equations] == ["matmul", "matmul"]
+    assert [e.output.shape for e in equations] == [a.scores().shape, a.q.shape]
+
+
+def test_probabilities_that_two_products_read(g, run):
+    a = Attended(g)
+    weights = f.softmax(a.masked(a.scores()))
+    g.output(a.out(weights))
+    g.output(a.out(weights, a.v * 2.0))
+    check_declined(run, g, "the probabilities are read elsewhere")
+
+
+def test_probabilities_that_the_epilogue_reads(g, run):
+    """As many columns of V as positions, so that they can be added up."""
+    a = Attended(g, span=16, values=16)
+    weights = f.softmax(a.masked(a.scores()))
+    g.output(a.out(weights) + weights)
+    check_declined(run, g, "the probabilities are read elsewhere")
+
+
+def test_probabilities_that_the_values_read(g, run):
+    a = Attended(g, tokens=8, heads=2, kv_heads=2, span=16, values=16)
+    weights = f.softmax(a.masked(a.scores()))
+    v = p.slice_(p.concat([weights, a.v], 2), (0, 0, 0, 0), a.v.shape)
+    g.output(a.out(weights, v))
+    check_declined(run, g, "the probabilities are read elsewhere")
+
+
+def test_scores_that_are_an_output(g, run):
+    a = Attended(g)
+    scores = a.scores()
+    g.output(scores)
+    g.output(a.out(f.softmax(a.masked(scores))))
+    check_declined(run, g, "the scores are read elsewhere")
+
+
+def test_scores_that_two_softmaxes_read(g, run):
+    a = Attended(g)
+    scores = a.scores()
+    for mask in (a.causal, a.near):
+        g.output(a.out(f.softmax(a.masked(scores, mask))))
+    check_declined(run, g, "the scores are read elsewhere")
+
+
+def test_scores_that_are_read_at_another_place_too(g, run):
+    a = Attended(g, tokens=8, heads=1, kv_heads=1, span=8)
+    scores = a.scores()
+    g.output(a.out(f.softmax(scores + p.transpose(scores, (0, 1, 3, 2)))))
+    check_declined(run, g, "the scores are read elsewhere")
+
+
+def test_probabilities_that_are_rounded_twice(g, run):
+    a = Attended(g, span=20)
+    g.output(a.out(p.cast(p.cast(f.softmax(a.masked(a.scores())), BF16), F16)))
+    check_declined(run, g, "the probabilities are rounded twice")
+
+
+def test_a_product_of_what_is_no_softmax(g, run):
+    a = Attended(g)
+    g.output(a.out(p.exp(a.masked(a.scores(), filler="faint"))))
+    check_declined(run, g, "its left operand is no softmax")
+
+
+@pytest.mark.parametrize("kind", ["sum of another", "maximum of another", "a constant", "added sum"])
+def test_what_is_nearly_a_softmax(g, run, kind):
+    a = Attended(g)
+    x = a.masked(a.scores(), filler="faint")
+    powers = powers_of(x)
+    weights = {
+        "sum of another": lambda: powers / (total_of(powers * powers) + 1.0),
+        "maximum of another": lambda: (y := p.exp(x - p.reshape(p.reduce_max(x * 0.5, 3), kept(x)))) / total_of(y),
+        "a constant": lambda: powers / 3.0,
+        "added sum": lambda: powers + total_of(powers),
+    }[kind]()
+    g.output(a.out(weights))
+    check_declined(run, g, "its left operand is no softmax")
+
+
+def test_a_softmax_of_an_input(g, run):
+    a = Attended(g)
+    g.output(a.out(f.softmax(g.floats(*a.scores().shape))))
+    check_declined(run, g, "the softmax is not over a contraction")
+
+
+def test_a_softmax_over_other_rows(g, run):
+    """Every row of the probabilities is read across two of the softmax."""
+    a = Attended(g, span=20)
+    x = a.masked(a.scores())
+    halves = p.reshape(x, (*x.shape[:2], x.shape[2] * 2, x.shape[3] // 2))
+    g.output(a.out(p.reshape(f.softmax(halves), x.shape)))
+    check_declined(run, g, "its left operand is reshaped across rows")
+
+
+def test_a_sink_beside_the_positions(g, run):
+    """A column of the softmax that no value belongs to: it has no kernel of its own, and computes what it should."""
+    a = Attended(g, rows=1)
+    x = a.masked(a.scores())
+    sink = p.broadcast(g.floats(1, 2, 1, 1), (*x.shape[:3], 1))
+    weights = f.softmax(p.concat([x, sink], 3))
+    g.output(a.out(p.slice_(weights, (0, 0, 0, 0), x.shape)))
+    check_declined(run, g, "its left operand is no softmax")
+
+
+def test_a_short_span_needs_less_shared_memory(g, run):
+    """Fewer rows a group where the queries of many do not fit."""
+    a = Attended(g, rows=1, tokens=9, heads=2, kv_heads=1, width=64)
+    g.output(a.out(f.softmax(a.masked(a.scores()))))
+    caps = Caps(group_threads=16, max_shared_bytes=2048)
+    match = run(g, caps)
+    (dispatch,) = match.program.dispatches
+    assert dispatch.region == "attention"
+    assert dispatch.schedule["queries"] < 8
