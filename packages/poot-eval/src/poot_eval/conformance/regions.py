@@ -152,6 +152,17 @@ class ContractionRegions:
             g.output(f.swiglu(gate, up))
         assert_device_matches(device, g.builder.build(), g.given())
 
+    @pytest.mark.parametrize("names", [("f16", "q5_0"), ("q4_1", "q8_0"), ("f32", "bf16", "q4_0")], ids="-".join)
+    def test_weights_of_one_input_in_several_formats(self, device: Device, rng: Rng, names: tuple[str, ...]) -> None:
+        """Of equal shape and of different ones; checkpoints mix formats within a layer."""
+        g = Recorder("mixed", rng)
+        for rows in (1, 5):
+            x = g.floats(rows, 64)
+            for n in (20, 33):
+                for name in names:
+                    g.output(f.linear(x, g.weight(FORMATS[name], n, 64), FORMATS[name]))
+        assert_device_matches(device, g.builder.build(), g.given())
+
 
 class IndexedRegions:
     """Gathers from stored weights, writes into state, selections and draws."""
