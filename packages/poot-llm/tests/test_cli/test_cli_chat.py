@@ -175,6 +175,7 @@ def test_ctrl_c_stops_the_reply_and_not_the_program(terminal):
     terminal.wait_for("> ")
     terminal.say("/reset\n")
     terminal.wait_for("[a new conversation]")
+    terminal.wait_for("> ")  # before it the terminal's own line discipline would take the Ctrl-D
     terminal.say("\x04")
     assert terminal.close() == 0
 
