@@ -23,7 +23,7 @@ poot-eval.
 import pytest
 
 # Before they are imported, so that a failing assertion of the suite shows its values.
-pytest.register_assert_rewrite("poot_eval.conformance", "poot_eval.compare")
+pytest.register_assert_rewrite("poot_eval.conformance")
 
 from poot_eval.conformance.opening import open_or_skip  # noqa: E402
 from poot_eval.conformance.suite import DeviceConformance  # noqa: E402

@@ -7,6 +7,7 @@ from poot_eval.conformance.faults import FaultConformance
 from poot_eval.conformance.guard import GuardConformance
 from poot_eval.conformance.kernel_flow import KernelFlowConformance, SubgroupConformance
 from poot_eval.conformance.kernels import KernelConformance
+from poot_eval.conformance.leaks import LeakConformance
 from poot_eval.conformance.memory import MemoryConformance
 from poot_eval.conformance.operations import (
     ContractionConformance,
@@ -46,5 +47,6 @@ class DeviceConformance(
     ReplayConformance,
     StepConformance,
     FaultConformance,
+    LeakConformance,
 ):
     """Inherit it as a whole, with a module-level fixture `device`; override nothing."""
