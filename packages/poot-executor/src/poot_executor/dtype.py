@@ -78,7 +78,7 @@ def round_bf16(x: NDArray[np.float32]) -> NDArray[np.float32]:
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
     quiet = (bits & np.uint32(0xFFFF0000)) | np.uint32(0x00400000)
     nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
-    return np.where(nan, quiet, rounded).astype(np.uint32).view(np.float32)
+    return np.where(nan, quiet, rounded).astype(np.uint32).view(np.float32).reshape(np.shape(x))
 
 
 def to_bytes(array: NDArray, dtype: DType) -> bytes:

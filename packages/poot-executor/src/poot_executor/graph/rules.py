@@ -118,7 +118,7 @@ def shift_right(a: Array, count: Array) -> Array:
 
 def erf(x: Array) -> Array:
     """The error function, of C's libm."""
-    return np.frompyfunc(math.erf, 1, 1)(x).astype(x.dtype)
+    return np.asarray(np.frompyfunc(math.erf, 1, 1)(x), x.dtype)  # of a 0-d array it gives a Python float
 
 
 def select(arrays: Arrays, params: Params, out: TensorType, how: Arithmetic) -> Array:
