@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 
+from poot_executor.dtype import DType
 from poot_executor.graph.graph import Equation, Graph, Input, Value
 from poot_executor.graph.keys import Storage
 
@@ -52,15 +53,23 @@ def weight_view(graph: Graph, value: Value) -> Value | None:
 
 
 def weight_of(graph: Graph, anchor: Equation) -> Value | None:
-    """The weight [n, k] that a matmul [m, k] · [k, n] multiplies by, seen as it is stored; None where it is not so
-    simple."""
+    """The weight [n, k] that a matmul [m, k] · [k, n] multiplies by, seen as it is stored: decoded and widened alone;
+    None where it is not so simple."""
     equation = graph.equation(anchor.inputs[1])
     if equation is None or equation.op != "transpose" or equation.params["permutation"] != (1, 0):
         return None
     value = equation.inputs[0]
-    while (below := graph.equation(value)) is not None and below.op in ("packed_dequant", "cast"):
+    while (below := graph.equation(value)) is not None and (below.op == "packed_dequant" or _widens(below)):
         value = below.inputs[0]
     return value if weight_view(graph, value) is value and len(value.shape) == 2 else None
+
+
+def _widens(equation: Equation) -> bool:
+    """Does a cast keep every value?"""
+    if equation.op != "cast":
+        return False
+    source, target = equation.inputs[0].dtype, equation.output.dtype
+    return source is target or (source.is_float and target is DType.F32)
 
 
 def operations(graph: Graph, value: Value, stored: Set[Value]) -> int | None:

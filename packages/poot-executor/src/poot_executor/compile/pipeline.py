@@ -46,8 +46,7 @@ def compile(graph: Graph, target: Target, options: CompileOptions = CompileOptio
     scene = Scene(graph, regions.stored, layouts)
     reuse = Reuse()
     units = [
-        make_unit(graph, r, reuse.lower(scene, r, lambda r=r: lower_region(scene, r, caps)))
-        for r in regions.regions
+        make_unit(graph, r, reuse.lower(scene, r, lambda r=r: lower_region(scene, r, caps))) for r in regions.regions
     ]
     ordered = order_units(graph, units)
     plan = Planner(graph, ordered, layouts, schema, caps, _optimizer(caps, options)).run()
@@ -115,6 +114,10 @@ def _optimizer(caps: Caps, options: CompileOptions):  # noqa: ANN202
             done[kernel] = optimize(
                 kernel, subgroup="subgroup" in caps.features, subgroup_width=caps.subgroup_width, check=options.verify
             )
+            shared = 4 * sum(array.count for array in done[kernel].shared)
+            if shared > caps.max_shared_bytes:
+                missing = f"it needs {shared:,} bytes of shared memory, the target has {caps.max_shared_bytes:,}"
+                raise Unsupported(f"region {kernel.name}", missing)
         return done[kernel]
 
     return run

@@ -118,6 +118,7 @@ class Planner:
                 self.places[value] = self._constant(entry)
 
     def _constant(self, entry: Input) -> Place:
+        assert entry.data is not None
         data = to_bytes(entry.data, entry.value.dtype)
         self.constants.extend(bytes(-len(self.constants) % self.caps.offset_alignment))
         place = Place(Space.CONSTANT, len(self.constants), align(len(data), 4))

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from poot_executor.compile.attention import leaves_of
+from poot_executor.compile.attention import leaves_of, reads
 from poot_executor.compile.classify import weight_of
 from poot_executor.compile.locality import is_local
 from poot_executor.compile.lower.blocks import block_columns
+from poot_executor.compile.lower.scatter import whole_words
+from poot_executor.compile.precedence import Precedence
 from poot_executor.compile.program import Decline
 from poot_executor.compile.region import Projection, Region, Regions, Segment
 from poot_executor.compile.schedule import contraction_schedule
@@ -45,6 +47,7 @@ class _Fuser:
                 self.readers.setdefault(value, []).append(region)
         self.wanted = set(graph.roots())
         self.declines = list(regions.declines)
+        self.precedence = Precedence(self.regions, self.readers)
         self.segments: dict[Value, list[tuple[int, Segment]]] = {}
         self.taken: set[Value] = set()
 
@@ -61,10 +64,14 @@ class _Fuser:
                 else:
                     self.taken.add(region.root)
                     whole.append(self._region(Projection(self._anchor(region).inputs[0], (segment,), None)))
-        merged = [
-            self._projection(left, [s for _, s in sorted(found, key=lambda f: f[0])])
-            for left, found in self.segments.items()
-        ]
+        merged: list[Region] = []
+        for left, found in self.segments.items():
+            prologue = self._prologue(left)
+            if prologue is not None:
+                self.taken.add(prologue.root)
+                self.stored.discard(prologue.root)
+            segments = [s for _, s in sorted(found, key=lambda f: f[0])]
+            merged += [self._region(Projection(left, g, prologue)) for g in self._independent(segments)]
         kept = [r for r in self.regions if r.root not in self.taken] + whole
         everything = sorted([*kept, *merged], key=lambda r: self.position[r.root])
         return Regions(tuple(everything), frozenset(self.stored), tuple(self.declines))
@@ -104,6 +111,7 @@ class _Fuser:
         scatter = self._anchor(region) if region.kind == "scatter" else None
         for joined in inner:
             self.stored.discard(joined.root)
+            self.precedence.merge(region.root, joined.root)
         self._add(
             Segment(tuple(self._anchor(r) for r in candidates), region.root, domain, scatter, *reach), [region, *inner]
         )
@@ -144,6 +152,8 @@ class _Fuser:
             return "its elements do not correspond to the products"
         if region.kind == "scatter" and self._anchor(region).op != "scatter_update":
             return "only row scatters join a contraction"
+        if region.kind == "scatter" and not whole_words(self._anchor(region)):
+            return "rows of narrow elements are not whole words"
         per_word = 4 // min(region.root.dtype.size, 4)
         for block, stride in self._reaches(domain, columns):
             if not all(is_local(self.graph, domain, p, block, stride, stored) for p in products):
@@ -161,7 +171,7 @@ class _Fuser:
     def _reaches(self, domain: Value, columns: int) -> list[tuple[int, int]]:
         """Blocks to try, smallest reach first: one place, pairs of one place in the two halves of the last axis, the
         last axis."""
-        last = domain.shape[-1]
+        last = domain.shape[-1] if domain.shape else 1
         found = [(1, 1)]
         if columns % last == 0:
             found += [(last, last // 2)] if last % 2 == 0 and last > 2 else []
@@ -174,7 +184,7 @@ class _Fuser:
             contraction_schedule(
                 rows,
                 depth // columns,
-                candidates[0].root.shape[0],
+                1,
                 self.caps,
                 anchors=len(candidates),
                 block=block,
@@ -188,13 +198,23 @@ class _Fuser:
         self.taken.update(r.root for r in regions)
         self.segments.setdefault(left, []).append((self.position[segment.anchors[0].output], segment))
 
-    def _projection(self, left: Value, segments: list[Segment]) -> Region:
-        """The second half of step 2, and step 3."""
-        prologue = self._prologue(left)
-        if prologue is not None:
-            self.taken.add(prologue.root)
-            self.stored.discard(prologue.root)
-        return self._region(Projection(segments[0].anchors[0].inputs[0], tuple(segments), prologue))
+    def _independent(self, segments: list[Segment]) -> list[tuple[Segment, ...]]:
+        """The second half of step 2: as few groups as may be of which no member waits for another."""
+        groups: list[list[Segment]] = []
+        for segment in segments:
+            group = next((g for g in groups if self.precedence.independent(g[0].root, segment.root)), None)
+            if group is None:
+                groups.append([segment])
+                if len(groups) > 1:
+                    self.declines.append(
+                        Decline(
+                            "projection", self.position[segment.anchors[0].output], "it waits for another of its input"
+                        )
+                    )
+            else:
+                self.precedence.merge(group[0].root, segment.root)
+                group.append(segment)
+        return [tuple(group) for group in groups]
 
     def _region(self, projection: Projection) -> Region:
         first = projection.segments[0]
@@ -216,7 +236,10 @@ class _Fuser:
         readers = self.readers[source]
         if not all(r.root in self.taken for r in readers):
             return None
-        joined = {a.output for _, s in self.segments[left] for a in s.anchors}
+        segments = [s for _, s in self.segments[left]]
+        joined = {a.output for s in segments for a in s.anchors}
+        if any(reads(self.graph, s.domain, source, {a.output for a in s.anchors}) for s in segments):
+            return None  # An epilogue reads the normed input itself.
         for reader in readers:
             if reader.anchor is None or reader.anchor.output not in joined:
                 return None

@@ -32,6 +32,13 @@ class ContractionSchedule:
         """Products of one token that a group has."""
         return self.threads // self.lanes * self.rows
 
+    def shared_bytes(self, anchors: int, block: int, caps: Caps) -> int:
+        """Shared memory for the products of `anchors` weights, where threads finish them together, and for the group's
+        reductions."""
+        subgroups = max(1, self.lanes // (caps.subgroup_width or 1))
+        held = self.tile * self.columns * anchors * subgroups if block > 0 or self.lanes > 1 else 0
+        return 4 * (held + 2 * self.threads)
+
     def describe(self) -> dict[str, Any]:
         """The tunables by name, for `explain`."""
         return asdict(self)
@@ -62,17 +69,16 @@ def fits_block(columns: int, block: int, stride: int) -> bool:
 
 
 def contraction_schedule(
-    rows: int, units: int, count: int, caps: Caps, *, anchors: int = 1, block: int = 0, stride: int = 1
+    rows: int, units: int, tile: int, caps: Caps, *, anchors: int = 1, block: int = 0, stride: int = 1
 ) -> ContractionSchedule | None:
-    """The heuristic pick for `rows` weight rows of `units` blocks, `anchors` weights side by side, `count` activation
-    rows.
+    """The heuristic pick for `rows` weight rows of `units` blocks, `anchors` weights side by side, `tile` activation
+    rows a thread.
 
     More tokens a thread reuse a decoded weight; more rows a thread reuse an activation, as long as the groups that
     remain still fill the device. None where no group has what an epilogue over `block` columns looks at.
     """
     lanes = lane_count(units, caps)
     slots = caps.group_threads // lanes
-    tile = min(count, TILE_MOST)
     fitting = [r for r in range(1, ROWS_MOST + 1) if fits_block(slots * r, block, stride)]
     if not fitting:
         return None
@@ -100,10 +106,10 @@ class AttentionSchedule:
     splits: int
 
     def shared_bytes(self, depth: int, columns: int) -> int:
-        """Shared memory for queries of `depth`, weights, joined sums of `columns` and the group's reductions, which are
-        of floats and of integers."""
+        """Shared memory for queries of `depth`, weights, joined sums of `columns` and the group's reductions: one of
+        floats, two of integers."""
         joined = columns * self.parts if self.parts > 1 else 0
-        return 4 * (self.queries * (depth + self.threads + joined) + 2 * self.threads)
+        return 4 * (self.queries * (depth + self.threads + joined) + 3 * self.threads)
 
     def describe(self) -> dict[str, Any]:
         """The tunables by name, for `explain`."""

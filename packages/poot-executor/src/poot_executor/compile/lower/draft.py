@@ -139,8 +139,11 @@ def make_draft(
     nbytes: int,
     schedule: Mapping[str, Any],
 ) -> Draft:
-    """A draft of a kernel that moves `nbytes`. Raises Unsupported where it binds more buffers than the target does."""
+    """A draft of a kernel that moves `nbytes`. Raises Unsupported where it binds more buffers than the target does, or
+    is launched over more groups."""
     count = len(kernel.params)
+    if any(n > most for n, most in zip(groups, caps.max_groups, strict=True)):
+        raise Unsupported(f"region {kernel.name}", f"a grid of {groups} is over the target's {caps.max_groups}")
     if count > caps.max_bindings:
         missing = f"it reads and writes {count} buffers, the target binds {caps.max_bindings}"
         raise Unsupported(f"region {kernel.name}", missing)

@@ -1,8 +1,8 @@
 """Contractions with weights: y[m, n] = Σₖ x[m, k] · w[n, k], each weight read once, in its stored precision.
 
 One dispatch takes several weights over one input, the norm before it and what follows each of them inside (a
-*projection*; with one weight and nothing around it, a *contraction*). The grid's first axis runs over the segments one
-after another, the second over tiles of tokens. Every group norms its tokens for itself, which costs less than a
+*projection*; with one weight and nothing around it, a *contraction*). The grid's first two axes run over the segments
+one after another, the third over tiles of tokens. Every group norms its tokens for itself, which costs less than a
 dispatch. Products that an epilogue looks at together, and sums that several subgroups share, pass through shared
 memory; otherwise a thread stores straight from its registers.
 """
@@ -15,13 +15,13 @@ from poot_executor.compile.classify import weight_of
 from poot_executor.compile.expression import Scene, unravel
 from poot_executor.compile.lower.activations import Column, activation_blocks
 from poot_executor.compile.lower.blocks import BlockReader
-from poot_executor.compile.lower.draft import PER_WORD, Draft, Frame, pack_word
+from poot_executor.compile.lower.draft import PER_WORD, Draft, Frame, grid, pack_word
 from poot_executor.compile.lower.products import Totals, accumulate, sum_lanes
 from poot_executor.compile.lower.row_map import RowMap
 from poot_executor.compile.lower.rows import row_totals
 from poot_executor.compile.lower.scatter import scatter_word
 from poot_executor.compile.region import Projection, Region, Segment
-from poot_executor.compile.schedule import ContractionSchedule, contraction_schedule
+from poot_executor.compile.schedule import TILE_MOST, ContractionSchedule, contraction_schedule
 from poot_executor.compile.target import Caps
 from poot_executor.dtype import DType
 from poot_executor.errors import Unsupported
@@ -62,11 +62,10 @@ class _Template:
         self.count, self.depth = projection.left.shape
         self.threads = frame.caps.group_threads
         self.readers = [[self._reader(a) for a in s.anchors] for s in projection.segments]
-        self.schedules = [self._schedule(s, r) for s, r in zip(projection.segments, self.readers, strict=True)]
+        self.tile, self.schedules = self._fitting()
         self.maps = [
             RowMap(p.columns, s.block, s.stride) for s, p in zip(projection.segments, self.schedules, strict=True)
         ]
-        self.tile = self.schedules[0].tile
         self.width = frame.caps.subgroup_width or 1
 
     def _reader(self, anchor: Equation) -> BlockReader:
@@ -76,12 +75,25 @@ class _Template:
         wide, narrow = (self.frame.weight_part(weight, self.part) for _ in range(2))
         return BlockReader(self.b, wide, narrow, layout, layout.parts[self.part])
 
-    def _schedule(self, segment: Segment, readers: list[BlockReader]) -> ContractionSchedule:
+    def _fitting(self) -> tuple[int, list[ContractionSchedule]]:
+        """As many tokens a thread as shared memory has room for, and the schedule of each segment then."""
+        segments, caps = self.projection.segments, self.frame.caps
+        for tile in range(min(self.count, TILE_MOST), 0, -1):
+            found = [self._schedule(s, r, tile) for s, r in zip(segments, self.readers, strict=True)]
+            most = max(p.shared_bytes(len(s.anchors), s.block, caps) for s, p in zip(segments, found, strict=True))
+            if most <= caps.max_shared_bytes:
+                return tile, found
+        raise Unsupported(
+            f"projection of {self.projection.left.type}",
+            f"products of one row need {most:,} bytes of shared memory, the target has {caps.max_shared_bytes:,}",
+        )
+
+    def _schedule(self, segment: Segment, readers: list[BlockReader], tile: int) -> ContractionSchedule:
         units = self.depth // readers[0].columns
         schedule = contraction_schedule(
             readers[0].part.rows,
             units,
-            self.count,
+            tile,
             self.frame.caps,
             anchors=len(readers),
             block=segment.block,
@@ -97,21 +109,18 @@ class _Template:
         outs = [frame.write(s.root, separate=True) for s in projection.segments]
         results = self._results()
         across = [m.groups(r[0].part.rows) for m, r in zip(self.maps, self.readers, strict=True)]
-        groups = (sum(across), -(-self.count // self.tile), 1)
-        if groups[0] > frame.caps.max_groups[0] or groups[1] > frame.caps.max_groups[1]:
-            raise Unsupported(
-                f"projection of {projection.left.type}",
-                f"a grid of {groups} is over the target's {frame.caps.max_groups}",
-            )
-        tokens = [b.group_id(1) * self.tile + m for m in range(self.tile)]
+        flat = grid(sum(across), frame.caps)
+        groups = (*flat[:2], -(-self.count // self.tile))
+        tokens = [b.group_id(2) * self.tile + m for m in range(self.tile)]
         if self.count % self.tile:
             tokens = [b.min(token, self.count - 1) for token in tokens]
-        reads = self._reads(tokens)
+        totals = self._totals(tokens)
+        place = frame.flat_group(flat)
         start = 0
         for s, segment in enumerate(projection.segments):
-            group = b.group_id(0) - start
-            with b.if_((b.group_id(0) >= start) & (group < across[s])):
-                self._segment(s, segment, outs[s], group, tokens, reads, results)
+            group = place - start
+            with b.if_((place >= start) & (group < across[s])):
+                self._segment(s, segment, outs[s], group, tokens, self._reads(s, tokens, totals), results)
             start += across[s]
         return frame.draft(
             groups,
@@ -145,25 +154,27 @@ class _Template:
             for s, p in zip(self.projection.segments, self.schedules, strict=True)
             if self._shares(s, p)
         ]
-        most = 4 * max(held, default=0)
-        if most + 4 * self.threads > self.frame.caps.max_shared_bytes:
-            raise Unsupported(f"projection of {self.projection.left.type}", f"it needs {most:,} bytes of shared memory")
         return self.b.shared("results", DType.F32, max(held)) if held else None
 
     def _shares(self, segment: Segment, schedule: ContractionSchedule) -> bool:
         return segment.block > 0 or schedule.lanes > 1
 
-    def _reads(self, tokens: list[Handle]) -> list[Callable[[Handle], Column]]:
-        """Each token's blocks of activations, normed by totals that the group computes first."""
+    def _totals(self, tokens: list[Handle]) -> list[list[Handle]]:
+        """The prologue's reductions of each token, which every group computes for itself."""
+        prologue = self.projection.prologue
+        if prologue is None:
+            return []
+        columns = prologue.root.shape[-1]
+        return [row_totals(self.frame, prologue.reductions, token, columns, self.threads) for token in tokens]
+
+    def _reads(self, s: int, tokens: list[Handle], totals: list[list[Handle]]) -> list[Callable[[Handle], Column]]:
+        """Each token's blocks of activations as a segment takes them, normed by the totals."""
         frame, projection = self.frame, self.projection
-        uniform = all(p.lanes == 1 for p in self.schedules)
-        read = activation_blocks(frame, projection.left, self.readers[0][0].columns, self.threads, uniform=uniform)
+        uniform = self.schedules[s].lanes == 1
+        read = activation_blocks(frame, projection.left, self.readers[s][0].columns, self.threads, uniform=uniform)
         prologue = projection.prologue
         if prologue is None:
             return [lambda first, token=token: read(token, first) for token in tokens]
-        totals = [
-            row_totals(frame, prologue.reductions, token, prologue.root.shape[-1], self.threads) for token in tokens
-        ]
 
         def normed(m: int) -> Callable[[Handle], Column]:
             def block(first: Handle) -> Column:
@@ -263,7 +274,7 @@ class _Template:
         words = columns // per_word
         with b.range(b.thread_id(), self.tile * words, self.threads, name="word") as word:
             m, place = (word // words, word % words) if self.tile > 1 else (b.const(0, DType.I32), word)
-            token = b.group_id(1) * self.tile + m
+            token = b.group_id(2) * self.tile + m
             row = rows_of.row(group, place * per_word)
             with b.if_((token < self.count) & (row < part.rows)):
                 for w, anchor in enumerate(segment.anchors):
