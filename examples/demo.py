@@ -10,6 +10,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from poot_executor.device import Missing
 from poot_executor.discover import survey
 from poot_executor.settings import read_settings
 
@@ -30,7 +31,7 @@ def why_no_device() -> str | None:
         if status.name == "wgpu":
             if status.found:
                 return None
-            return status.error or "; ".join(str(entry.reason) for entry in status.entries)
+            return status.error or "; ".join(entry.reason for entry in status.entries if isinstance(entry, Missing))
     return "poot-wgpu-device is not installed"
 
 

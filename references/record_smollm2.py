@@ -71,9 +71,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
     which does not part digits from the spaces before them. SmolLM2's tokenizer.json has Digits,
     then ByteLevel.
     """
-    tokenizer = AutoTokenizer.from_pretrained(
-        checkpoint.path.parent, gguf_file=checkpoint.path.name
-    )
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint.path.parent, gguf_file=checkpoint.path.name)
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Digits(individual_digits=True),
@@ -154,8 +152,7 @@ def record_greedy(checkpoint: Checkpoint, tokenizer: Any) -> None:
         checkpoint.path.parent, gguf_file=checkpoint.path.name, dtype=torch.float32
     ).eval()
     cases = [
-        greedy_case(tokenizer, model, {"name": p.name, "kind": "raw", "prompt": p.text}, p.text)
-        for p in RAW_PROMPTS
+        greedy_case(tokenizer, model, {"name": p.name, "kind": "raw", "prompt": p.text}, p.text) for p in RAW_PROMPTS
     ]
     for prompt in CHAT_PROMPTS:
         text = render(tokenizer, prompt.messages, generation_prompt=True)

@@ -16,9 +16,7 @@ MAX_LINES = 500
 # Words that belong to one machine or one registry and to no committed file. Escaped dots and groups
 # keep this file from matching itself.
 MACHINE_PATH = re.compile(r"(?<![\w.~/-])/(?:root|home|work|mnt|Users|opt/pypi)/[\w.]")
-REGISTRY_HOST = re.compile(
-    r"pypi\.org|pythonhosted\.org|download\.pytorch\.org|huggingface\.co|hf\.co/", re.IGNORECASE
-)
+REGISTRY_HOST = re.compile(r"pypi\.org|pythonhosted\.org|download\.pytorch\.org|huggingface\.co|hf\.co/", re.IGNORECASE)
 UNFINISHED = re.compile(r"\b(?:TO[D]O|FIX[M]E|XX[X])\b")
 
 
@@ -141,9 +139,7 @@ def test_only_a_contract_leaves_a_method_open() -> None:
         wrong += [
             f"{path.relative_to(ROOT)}:{node.lineno}"
             for node in ast.walk(tree)
-            if isinstance(node, ast.Name)
-            and node.id == "NotImplementedError"
-            and node not in allowed
+            if isinstance(node, ast.Name) and node.id == "NotImplementedError" and node not in allowed
         ]
     assert wrong == []
 

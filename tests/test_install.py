@@ -34,9 +34,7 @@ print(json.dumps({"names": names, "devices": devices, "from": poot_executor.__fi
 
 def run(*command: str | Path) -> str:
     """Its standard output; a failure shows both streams."""
-    result = subprocess.run(
-        [str(part) for part in command], capture_output=True, text=True, check=False, timeout=600
-    )
+    result = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, timeout=600)
     assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
     return result.stdout
 
@@ -102,9 +100,7 @@ def test_the_command_is_installed(installed: Path) -> None:
     assert "wgpu" in run(poot, "devices")
 
 
-def test_the_oracle_joins_as_a_device(
-    tmp_path_factory: pytest.TempPathFactory, wheels: dict[str, Path]
-) -> None:
+def test_the_oracle_joins_as_a_device(tmp_path_factory: pytest.TempPathFactory, wheels: dict[str, Path]) -> None:
     python = new_environment(tmp_path_factory.mktemp("oracle"))
     own = [f"{name} @ {wheels[name].as_uri()}" for name in ("poot-eval", "poot-executor")]
     run(python, "-m", "pip", "install", "--quiet", *own)

@@ -12,17 +12,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 HATCH = tomllib.loads((ROOT / "hatch.toml").read_text())
 PROJECTS = {
-    path.parent.name: tomllib.loads(path.read_text())
-    for path in sorted(ROOT.glob("packages/*/pyproject.toml"))
+    path.parent.name: tomllib.loads(path.read_text()) for path in sorted(ROOT.glob("packages/*/pyproject.toml"))
 }
 
 
 def member_entries(environment: str) -> list[tuple[str, list[str]]]:
     """(path, features) of the environment's workspace members."""
     members: list[Any] = HATCH["envs"][environment]["workspace"]["members"]
-    return [
-        (m, []) if isinstance(m, str) else (m["path"], list(m.get("features", []))) for m in members
-    ]
+    return [(m, []) if isinstance(m, str) else (m["path"], list(m.get("features", []))) for m in members]
 
 
 def test_every_package_is_found() -> None:
@@ -71,9 +68,7 @@ def test_a_distribution_says_what_it_is(name: str) -> None:
     assert project["description"].endswith(".")
     assert (folder / project["readme"]).read_text().strip()
     assert (package / "py.typed").exists()
-    assert PROJECTS[name]["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == [
-        f"src/{package.name}"
-    ]
+    assert PROJECTS[name]["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == [f"src/{package.name}"]
 
 
 def test_siblings_are_one_version_and_say_so() -> None:

@@ -25,8 +25,9 @@ from poot_executor.device import (
     Recording,
 )  # fmt: skip
 from poot_executor.errors import DeviceLost, DeviceTimeout, Poisoned
+from poot_executor.graph.keys import StateKey
 from poot_executor.kernel.ir import Kernel
-from poot_executor.weights import StoredTensor
+from poot_executor.weights import StoredTensor, WeightKey
 
 STAGING_BYTES = 16 << 20
 """Stored bytes uploaded and reordered at a time, so that host and staging memory stay bounded."""
@@ -107,8 +108,10 @@ class KernelDevice(Device):
 def _slice(place: Place, bindings: Bindings) -> BufferSlice:
     match place.space:
         case Space.WEIGHT:
+            assert isinstance(place.key, WeightKey)
             return BufferSlice(bindings.weights[place.key], place.offset, place.nbytes)
         case Space.STATE:
+            assert isinstance(place.key, StateKey)
             return BufferSlice(bindings.states[place.key], place.offset, place.nbytes)
         case Space.INPUT:
             block = bindings.inputs

@@ -17,15 +17,13 @@ A weight over the binding limit is split into `parts` by rows, each a region of 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from poot_executor.errors import Unsupported
 from poot_executor.formats import Format
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +41,9 @@ class Plane:
     start: int
     vector: int
 
-    def place(self, row: T, word: T, tile_rows: int, padded_rows: int) -> T:
-        """Where word `word` of row `row` of a part lies, in words from the part's start; for integers, arrays and
-        kernel handles."""
+    def place(self, row: Any, word: Any, tile_rows: int, padded_rows: int) -> Any:
+        """Where word `word` of row `row` of a part lies, in words from the part's start: all of them integers,
+        arrays or kernel handles."""
         tile, inner = row // tile_rows, row % tile_rows
         unit, rest = word // self.vector * self.vector, word % self.vector
         return (tile * self.words + unit) * tile_rows + inner * self.vector + rest + self.start * padded_rows

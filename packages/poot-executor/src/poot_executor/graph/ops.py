@@ -29,7 +29,11 @@ from poot_executor.graph.threefry import random_words
 
 
 def _unary(name: str, doc: str, rule: Rule, allowed: Sequence[DType] = FLOATS) -> OpRow:
-    words = {FLOATS: "float -> same", NUMBERS: "number -> same", BITS: "int or bool -> same"}
+    words: dict[tuple[DType, ...], str] = {
+        FLOATS: "float -> same",
+        NUMBERS: "number -> same",
+        BITS: "int or bool -> same",
+    }
     return OpRow(
         name,
         OpKind.ELEMENTWISE,
@@ -43,7 +47,7 @@ def _unary(name: str, doc: str, rule: Rule, allowed: Sequence[DType] = FLOATS) -
 
 
 def _binary(name: str, doc: str, rule: Rule, allowed: Sequence[DType] = NUMBERS, commutative: bool = False) -> OpRow:
-    words = {
+    words: dict[tuple[DType, ...], str] = {
         FLOATS: "float, same -> same", NUMBERS: "number, same -> same",
         BITS: "int or bool, same -> same", INTS: "int, same -> same",
     }  # fmt: skip

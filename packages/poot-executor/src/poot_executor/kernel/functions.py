@@ -67,6 +67,10 @@ class Hook:
     params: tuple[tuple[str, DType, Access], ...]
     emit: Callable[..., Any]
 
+    def __call__(self, *args: Any) -> Any:
+        """Refused: it has no meaning to Python."""
+        raise KernelError("a hook is called in the source of a kernel only")
+
 
 @dataclass(frozen=True, slots=True)
 class BoundHook:

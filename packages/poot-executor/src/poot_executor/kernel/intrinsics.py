@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 from poot_executor.errors import KernelError
 from poot_executor.kernel.buffers import BufferRef, SharedRef
@@ -12,13 +12,11 @@ from poot_executor.kernel.functions import Intrinsic, LocalArray, dtype_of
 from poot_executor.kernel.handle import Handle
 from poot_executor.kernel.operations import Value
 
-T = TypeVar("T")
-
 # Compile time
 
 
 @Intrinsic
-def static(b: KernelBuilder, items: Iterable[T]) -> list[T]:
+def static(b: KernelBuilder, items: Iterable[Any]) -> list[Any]:
     """What a `for` is unrolled over."""
     if isinstance(items, Handle | BufferRef | SharedRef):
         raise KernelError("static(...) goes over what is known at compile time")

@@ -11,7 +11,7 @@ from poot_executor.kernel.lang import device, static
 @device
 def threefry(key0: Handle, key1: Handle, counter0: Handle, counter1: Handle) -> Handle:
     """Word 0 of the block, from u32 key and counter words."""
-    key2 = key0 ^ key1 ^ PARITY
+    key2 = key0 ^ key1 ^ int(PARITY)
     keys = (key0, key1, key2)
     x = counter0 + key0
     y = counter1 + key1

@@ -105,9 +105,10 @@ class _Block:
         """total += scale · Σ q·x + minimum · Σ x"""
         for j, row in enumerate(rows):
             scale, minimum = self.reader.scales(row, block) if self.reader.scaled else (None, None)
-            for m, total in enumerate(totals):
+            for m, (total, summed) in enumerate(zip(totals, plain, strict=True)):
                 value = self.sums[m, j]
                 value = total[j].get() + value if scale is None else b.fma(scale, value, total[j].get())
                 if minimum is not None:
-                    value = b.fma(minimum, plain[m], value)
+                    assert summed is not None  # a reader has a minimum, so the activations were summed
+                    value = b.fma(minimum, summed, value)
                 total[j].set(value)
