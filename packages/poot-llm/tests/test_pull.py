@@ -356,14 +356,14 @@ def test_every_known_model_is_pinned() -> None:
         assert model.file_name.endswith(".gguf") and "/" not in model.file_name
 
 
-def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert cache_dir({"POOT_HOME": "/somewhere", "XDG_CACHE_HOME": "/x"}) == Path("/somewhere")
     assert cache_dir({"POOT_HOME": "~/somewhere"}) == Path.home() / "somewhere"
     assert cache_dir({"XDG_CACHE_HOME": "/x"}) == Path("/x/poot")
     for bad in ("relative/folder",):
         with pytest.raises(SettingsError, match="POOT_HOME"):
             cache_dir({"POOT_HOME": bad})
-    monkeypatch.setenv("HOME", "/home/of/the/test")
-    expected = {"darwin": "/home/of/the/test/Library/Caches/poot"}.get(sys.platform, "/home/of/the/test/.cache/poot")
-    assert cache_dir({}) == cache_dir({"XDG_CACHE_HOME": "relative"}) == Path(expected)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    expected = tmp_path / ("Library/Caches/poot" if sys.platform == "darwin" else ".cache/poot")
+    assert cache_dir({}) == cache_dir({"XDG_CACHE_HOME": "relative"}) == expected
     assert issubclass(PullError, PootError)
