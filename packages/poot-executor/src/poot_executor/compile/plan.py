@@ -110,6 +110,8 @@ class Planner:
         for entry in self.graph.inputs:
             value = entry.value
             if isinstance(entry.key, SlotKey):
+                if value in used:
+                    self._fits(value)
                 self.places[value] = Place(Space.INPUT, slots[entry.key].offset, align(value.type.nbytes, 4))
             elif isinstance(entry.key, StateKey):
                 self._fits(value)

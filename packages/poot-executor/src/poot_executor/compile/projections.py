@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from poot_executor.compile.attention import leaves_of, reads
 from poot_executor.compile.classify import weight_of
+from poot_executor.compile.expression import Scene
 from poot_executor.compile.locality import is_local
 from poot_executor.compile.lower.blocks import block_columns
 from poot_executor.compile.lower.scatter import whole_words
@@ -71,7 +72,7 @@ class _Fuser:
                 self.taken.add(prologue.root)
                 self.stored.discard(prologue.root)
             segments = [s for _, s in sorted(found, key=lambda f: f[0])]
-            merged += [self._region(Projection(left, g, prologue)) for g in self._independent(segments)]
+            merged += [self._region(Projection(left, g, prologue)) for g in self._together(segments, left, prologue)]
         kept = [r for r in self.regions if r.root not in self.taken] + whole
         everything = sorted([*kept, *merged], key=lambda r: self.position[r.root])
         return Regions(tuple(everything), frozenset(self.stored), tuple(self.declines))
@@ -198,23 +199,39 @@ class _Fuser:
         self.taken.update(r.root for r in regions)
         self.segments.setdefault(left, []).append((self.position[segment.anchors[0].output], segment))
 
-    def _independent(self, segments: list[Segment]) -> list[tuple[Segment, ...]]:
-        """The second half of step 2: as few groups as may be of which no member waits for another."""
+    def _together(self, segments: list[Segment], left: Value, prologue: Region | None) -> list[tuple[Segment, ...]]:
+        """The second half of step 2: as few groups as may be of which no member waits for another, and whose buffers
+        the target binds at once."""
         groups: list[list[Segment]] = []
         for segment in segments:
-            group = next((g for g in groups if self.precedence.independent(g[0].root, segment.root)), None)
-            if group is None:
-                groups.append([segment])
-                if len(groups) > 1:
-                    self.declines.append(
-                        Decline(
-                            "projection", self.position[segment.anchors[0].output], "it waits for another of its input"
-                        )
-                    )
-            else:
-                self.precedence.merge(group[0].root, segment.root)
-                group.append(segment)
+            open_ = [g for g in groups if self.precedence.independent(g[0].root, segment.root)]
+            fits = [g for g in open_ if self._bindings([*g, segment], left, prologue) <= self.caps.max_bindings]
+            if fits:
+                self.precedence.merge(fits[0][0].root, segment.root)
+                fits[0].append(segment)
+                continue
+            if groups:
+                why = "the target binds too few buffers" if open_ else "it waits for another of its input"
+                self.declines.append(Decline("projection", self.position[segment.anchors[0].output], why))
+            groups.append([segment])
         return [tuple(group) for group in groups]
+
+    def _bindings(self, segments: Sequence[Segment], left: Value, prologue: Region | None) -> int:
+        """Buffers that a dispatch of these segments binds: each weight twice (see BlockReader), what is read, the
+        roots."""
+        scene = Scene(self.graph, frozenset(self.stored), self.layouts)
+        reductions = prologue.reductions if prologue is not None else ()
+        totals = {e.output for e in reductions}
+        read = {leaf for v in (left, *(e.inputs[0] for e in reductions)) for leaf in scene.leaves(v, totals)}
+        for segment in segments:
+            products = {a.output for a in segment.anchors}
+            if segment.domain not in products:
+                own = scene.graph.equation(segment.domain) if segment.domain in self.stored else None
+                for value in own.inputs if own is not None else (segment.domain,):
+                    read.update(scene.leaves(value, products))
+            if segment.scatter is not None:
+                read.update(scene.leaves(segment.scatter.inputs[1], set()))
+        return 2 * sum(len(s.anchors) for s in segments) + len(read) + len(segments)
 
     def _region(self, projection: Projection) -> Region:
         first = projection.segments[0]
@@ -238,7 +255,7 @@ class _Fuser:
             return None
         segments = [s for _, s in self.segments[left]]
         joined = {a.output for s in segments for a in s.anchors}
-        if any(reads(self.graph, s.domain, source, {a.output for a in s.anchors}) for s in segments):
+        if any(reads(self.graph, s.domain, source, joined | self.stored - {s.domain}) for s in segments):
             return None  # An epilogue reads the normed input itself.
         for reader in readers:
             if reader.anchor is None or reader.anchor.output not in joined:

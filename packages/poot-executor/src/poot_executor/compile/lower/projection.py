@@ -21,7 +21,7 @@ from poot_executor.compile.lower.row_map import RowMap
 from poot_executor.compile.lower.rows import row_totals
 from poot_executor.compile.lower.scatter import scatter_word
 from poot_executor.compile.region import Projection, Region, Segment
-from poot_executor.compile.schedule import TILE_MOST, ContractionSchedule, contraction_schedule
+from poot_executor.compile.schedule import ContractionSchedule, contraction_schedule, tile_most
 from poot_executor.compile.target import Caps
 from poot_executor.dtype import DType
 from poot_executor.errors import Unsupported
@@ -78,7 +78,7 @@ class _Template:
     def _fitting(self) -> tuple[int, list[ContractionSchedule]]:
         """As many tokens a thread as shared memory has room for, and the schedule of each segment then."""
         segments, caps = self.projection.segments, self.frame.caps
-        for tile in range(min(self.count, TILE_MOST), 0, -1):
+        for tile in range(min(self.count, tile_most(caps)), 0, -1):
             found = [self._schedule(s, r, tile) for s, r in zip(segments, self.readers, strict=True)]
             most = max(p.shared_bytes(len(s.anchors), s.block, caps) for s, p in zip(segments, found, strict=True))
             if most <= caps.max_shared_bytes:
