@@ -1,4 +1,4 @@
-"""The examples: generation in a few lines, and a device that lives outside the tree."""
+"""The examples: generation in a few lines, and a device that lives outside the tree, which has tests of its own."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def with_toy(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An environment in which the toy device is an installed distribution: its entry point is on the path."""
+    """An environment in which the toy device is an installed distribution, whether or not it is in this one: its entry
+    point is on the path."""
     site = tmp_path_factory.mktemp("site")
     info = site / "poot_toy_device-0.1.0.dist-info"
     info.mkdir()
@@ -48,14 +49,6 @@ def run(command: list[str | Path], environment: dict[str, str], cwd: Path = ROOT
     result = subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=600, check=False)
     assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
     return result.stdout
-
-
-def test_the_toy_device_passes_the_suite(with_toy: dict[str, str]) -> None:
-    command = [sys.executable, "-m", "pytest", TOY / "tests", "-q", "-p", "no:cacheprovider", "-rs"]
-    report = run(command, with_toy)
-    assert " passed" in report
-    skipped = [line for line in report.splitlines() if line.startswith("SKIPPED")]
-    assert all("takes whole graphs and no kernels" in line for line in skipped), report
 
 
 def test_the_toy_device_computes_for_itself() -> None:
