@@ -14,13 +14,16 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-
-from poot_executor.device import Compiled
-from poot_executor.kernel.ir import Kernel
-from poot_executor.settings import DeviceSettings
 from poot_ptx_device.device import PtxDevice
 from poot_ptx_device.native import Native
 from poot_ptx_device.opening import open_gpu
+
+from poot_eval.conformance import open_or_skip
+from poot_eval.conformance.launching import kernel_device
+from poot_executor.device import Compiled
+from poot_executor.kernel.ir import Kernel
+from poot_executor.kernel_device import KernelDevice
+from poot_executor.settings import DeviceSettings
 
 HERE = Path(__file__).parent
 
@@ -64,6 +67,13 @@ def open_simulated(simulated: ModuleType) -> Callable[..., PtxDevice]:
         return device
 
     return opened
+
+
+@pytest.fixture(scope="session")
+def gpu() -> Iterator[KernelDevice]:
+    """A GPU, or the reason why there is none."""
+    with open_or_skip("ptx") as opened:
+        yield kernel_device(opened)
 
 
 @pytest.fixture

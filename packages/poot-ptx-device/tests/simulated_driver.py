@@ -1,9 +1,11 @@
 """A CUDA driver in numpy, below the package's own code: memory, one stream's order, graphs, events, sticky errors.
 
-It takes the place of `cuda.bindings.driver`, whose enumerations it borrows. Kernels run in poot-eval's interpreter: what PTX stands for
-which kernel is told to it when the kernel is compiled. `hold` keeps submitted work from running, as a device that hangs would; `fail` lets
-a call report a result; after one that loses the context every call reports it, as the real driver does.
+It takes the place of `cuda.bindings.driver`, whose enumerations it borrows. Kernels run in poot-eval's interpreter: which
+kernel a PTX text stands for is told to it when the kernel is compiled. While `held` nothing submitted runs, as on a
+device that hangs; `fail` lets a call report a result; after one that loses the context every call reports it, as the real
+driver does.
 """
+# ruff: noqa: N802 - functions are named as the driver names them
 
 from __future__ import annotations
 
@@ -270,7 +272,9 @@ class SimulatedDriver:
     def cuLinkCreate(self, count: int, options: list[Any], values: list[Any]) -> tuple[Any, ...]:
         return *OK, {"log": values[0]}
 
-    def cuLinkAddData(self, state: dict[str, Any], kind: Any, data: bytes, size: int, name: bytes, *_: Any) -> tuple[Any, ...]:
+    def cuLinkAddData(
+        self, state: dict[str, Any], kind: Any, data: bytes, size: int, name: bytes, *_: Any
+    ) -> tuple[Any, ...]:
         text = data[:size].rstrip(b"\0")
         if text not in self.kernels:
             said = b"ptxas fatal: unknown kernel"
@@ -312,7 +316,9 @@ class SimulatedDriver:
         table = (ctypes.c_uint64 * count).from_address(pointers)
         # Parameters are read at the launch, as the driver does.
         values = [
-            (ctypes.c_uint32 if place % 2 and place < 2 * len(kernel.params) else ctypes.c_uint64).from_address(at).value
+            (ctypes.c_uint32 if place % 2 and place < 2 * len(kernel.params) else ctypes.c_uint64)
+            .from_address(at)
+            .value
             for place, at in enumerate(table)
         ]
         return self._submit(lambda: self._interpret(kernel, groups, values))

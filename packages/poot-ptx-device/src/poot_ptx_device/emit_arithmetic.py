@@ -1,4 +1,4 @@
-"""PTX rules of values and arithmetic, a lane at a time. Every rounding is written out, so that the assembler contracts nothing."""
+"""PTX rules of values and arithmetic, a lane at a time. Roundings are written out: the assembler contracts nothing."""
 
 from __future__ import annotations
 

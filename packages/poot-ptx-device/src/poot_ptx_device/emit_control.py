@@ -1,4 +1,6 @@
-"""PTX rules of control flow. What a loop carries, and what an if gives, keeps its registers: every path ends in moves to them."""
+"""PTX rules of control flow. What a loop carries, and what an if gives, keeps its registers: every path ends in moves
+to them.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """Kernel IR to PTX text. Pure: equal kernels and caps give equal text; no library, no hardware.
 
-A value is a register for each of its lanes; PTX registers can be written any number of times, so what a loop carries keeps its
-registers. A constant is written where it is used. A kernel's parameters are, for each buffer in order, its address and its element count
-(p0, n0, p1, n1, …), and where it has checks the address of the fault word.
+A value is a register for each of its lanes; PTX registers can be written any number of times, so what a loop carries
+keeps its registers. A constant is written where it is used. A kernel's parameters are, for each buffer in order, its
+address and its element count (p0, n0, p1, n1, …), and where it has checks the address of the fault word.
 
-A buffer access is guarded by that count, since nothing else in PTX does: a load reads the nearest element there is, a store or an atomic
-operation outside does nothing. `Guards.NONE` leaves that out, for measuring what it costs.
+A buffer access is guarded by that count, since nothing else in PTX does: a load reads the nearest element there is, a
+store or an atomic operation outside does nothing. `Guards.NONE` leaves that out, for measuring what it costs.
 """
 
 from __future__ import annotations

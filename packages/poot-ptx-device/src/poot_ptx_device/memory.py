@@ -20,8 +20,8 @@ LARGEST = 1 << 47
 
 @dataclass(slots=True, eq=False)
 class Allocation:
-    """A buffer's memory on the device. `shadow` is the host's copy of an input block: what is written there reaches the device as a part
-    of each replay that reads the block.
+    """A buffer's memory on the device. `shadow` is the host's copy of an input block: what is written there reaches the
+    device as a part of each replay that reads the block.
     """
 
     address: int

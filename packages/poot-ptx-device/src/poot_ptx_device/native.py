@@ -1,7 +1,7 @@
 """The driver's functions that this package calls, each with its result checked. Nothing else touches the bindings.
 
-`api` has the names of `cuda.bindings.driver`: functions that return a tuple of the result code and what they give. Addresses are ints,
-everything else is the binding's own object. Sizes are in bytes.
+`api` has the names of `cuda.bindings.driver`: functions that return a tuple of the result code and what they give.
+Addresses are ints, everything else is the binding's own object. Sizes are in bytes.
 """
 
 from __future__ import annotations
@@ -34,10 +34,12 @@ class Native:
         self._api = api
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        code, *given = getattr(self._api, name)(*arguments)
-        if int(code):
-            raise self._error(name, int(code), code)
-        return given[0] if len(given) == 1 else given
+        """What a function gives besides its result: nothing, one value or several."""
+        given = getattr(self._api, name)(*arguments)
+        code = int(given[0])
+        if code:
+            raise self._error(name, code, given[0])
+        return given[1] if len(given) == 2 else given[1:]
 
     def _error(self, call: str, number: int, code: Any) -> Exception:
         texts = [self._api.cuGetErrorName(code), self._api.cuGetErrorString(code)]
@@ -47,6 +49,7 @@ class Native:
     # The process and its devices
 
     def initialize(self) -> None:
+        """Start the driver in this process."""
         self._call("cuInit", 0)
 
     def version(self) -> int:
@@ -75,9 +78,11 @@ class Native:
         return self._call("cuDevicePrimaryCtxRetain", self._call("cuDeviceGet", ordinal))
 
     def release(self, ordinal: int) -> None:
+        """Give a context back that `retain` gave."""
         self._call("cuDevicePrimaryCtxRelease", self._call("cuDeviceGet", ordinal))
 
     def make_current(self, context: Handle) -> None:
+        """Let this thread's calls mean that context."""
         self._call("cuCtxSetCurrent", context)
 
     # Memory
@@ -87,6 +92,7 @@ class Native:
         return int(self._call("cuMemAlloc", nbytes))
 
     def free(self, address: int) -> None:
+        """Give device memory back; waits until the device is idle."""
         self._call("cuMemFree", address)
 
     def memory_info(self) -> tuple[int, int]:
@@ -100,6 +106,7 @@ class Native:
         return int(self._call("cuMemHostAlloc", nbytes, mapped))
 
     def host_free(self, address: int) -> None:
+        """Give page-locked memory back; waits until no copy uses it."""
         self._call("cuMemFreeHost", address)
 
     def device_address(self, host: int) -> int:
@@ -113,6 +120,7 @@ class Native:
         return self._call("cuStreamCreate", 1)
 
     def destroy_stream(self, stream: Handle) -> None:
+        """Give a stream back."""
         self._call("cuStreamDestroy", stream)
 
     def create_event(self) -> Handle:
@@ -120,9 +128,11 @@ class Native:
         return self._call("cuEventCreate", 0)
 
     def destroy_event(self, event: Handle) -> None:
+        """Give an event back."""
         self._call("cuEventDestroy", event)
 
     def record_event(self, event: Handle, stream: Handle) -> None:
+        """The event happens once all that was submitted before has ended."""
         self._call("cuEventRecord", event, stream)
 
     def event_done(self, event: Handle) -> bool:
@@ -140,15 +150,19 @@ class Native:
     # What streams do; inside a capture it becomes a node
 
     def zero(self, address: int, nbytes: int, stream: Handle) -> None:
+        """Fill device memory with zeros."""
         self._call("cuMemsetD8Async", address, 0, nbytes, stream)
 
     def upload(self, address: int, host: int, nbytes: int, stream: Handle) -> None:
+        """Copy from page-locked memory to the device."""
         self._call("cuMemcpyHtoDAsync", address, host, nbytes, stream)
 
     def download(self, host: int, address: int, nbytes: int, stream: Handle) -> None:
+        """Copy from the device to page-locked memory."""
         self._call("cuMemcpyDtoHAsync", host, address, nbytes, stream)
 
     def copy(self, target: int, source: int, nbytes: int, stream: Handle) -> None:
+        """Copy on the device."""
         self._call("cuMemcpyDtoDAsync", target, source, nbytes, stream)
 
     def launch(
@@ -161,7 +175,10 @@ class Native:
         *,
         dependent: bool,
     ) -> None:
-        """Launch a kernel with ctypes values as its parameters. `dependent`: it may start before the kernel ahead of it has ended."""
+        """Launch a kernel with ctypes values as its parameters.
+
+        `dependent`: it may start before the kernel ahead of it has ended.
+        """
         pointers = (ctypes.c_void_p * max(len(arguments), 1))(*(ctypes.addressof(a) for a in arguments))
         if not dependent:
             self._call("cuLaunchKernel", function, *groups, threads, 1, 1, 0, stream, ctypes.addressof(pointers), 0)
@@ -188,9 +205,11 @@ class Native:
         return self._call("cuStreamEndCapture", stream)
 
     def instantiate(self, graph: Handle) -> Handle:
+        """A graph made ready to launch."""
         return self._call("cuGraphInstantiate", graph, 0)
 
     def destroy_graph(self, graph: Handle) -> None:
+        """Give a graph back; what was instantiated from it stays."""
         self._call("cuGraphDestroy", graph)
 
     def prepare(self, executable: Handle, stream: Handle) -> None:
@@ -198,9 +217,11 @@ class Native:
         self._call("cuGraphUpload", executable, stream)
 
     def replay(self, executable: Handle, stream: Handle) -> None:
+        """Launch an instantiated graph."""
         self._call("cuGraphLaunch", executable, stream)
 
     def destroy_executable(self, executable: Handle) -> None:
+        """Give an instantiated graph back; it may still be running."""
         self._call("cuGraphExecDestroy", executable)
 
     # Code
@@ -236,10 +257,13 @@ class Native:
         return error
 
     def load_module(self, code: bytes) -> Handle:
+        """Bring machine code to the device."""
         return self._call("cuModuleLoadData", code)
 
     def function(self, module: Handle, name: str) -> Handle:
+        """An entry point of a module."""
         return self._call("cuModuleGetFunction", module, name.encode())
 
     def unload_module(self, module: Handle) -> None:
+        """Give a module back."""
         self._call("cuModuleUnload", module)

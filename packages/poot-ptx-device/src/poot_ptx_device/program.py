@@ -14,7 +14,10 @@ from poot_ptx_device.native import Gpu, Handle, Native
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PtxKernel:
-    """A kernel that can be dispatched. `accesses` says how it uses each buffer. `faults`: the fault word's address is its last parameter."""
+    """A kernel that can be dispatched. `accesses` says how it uses each buffer.
+
+    `faults`: the fault word's address is its last parameter.
+    """
 
     name: str
     identity: int

@@ -1,4 +1,4 @@
-"""Recording: commands captured into a graph, with the upload of input blocks before them and the download of the output block after."""
+"""Recording: commands captured into a graph, with uploads of input blocks before and the output's download after."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from poot_ptx_device.pinned import Pinned, pin
 
 @dataclass(slots=True, eq=False)
 class PtxRecording(Recording):
-    """An instantiated graph. `inputs` are uploaded by each replay, `writes` may change in it, `landing` receives `download`.
+    """An instantiated graph. `inputs` are uploaded by each replay, `writes` may change in it, `landing` receives
+    `download`.
 
     `in_flight` counts the replays that were not waited for.
     """

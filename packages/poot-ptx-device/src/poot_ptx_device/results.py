@@ -19,7 +19,7 @@ _HARMLESS = frozenset(
         910, 912, 913, 914, 915,
     }
 )  # fmt: skip
-"""Results after which the context is as before, by number (CUresult). After any other one nothing it holds can be relied on."""
+"""Results after which the context is as before, by number (CUresult). After any other one nothing in it is reliable."""
 
 
 class OutOfDeviceMemory(Exception):

@@ -1,9 +1,11 @@
 """Elementary functions out of fused multiply-adds and integers.
 
-The hardware's own approximations (ex2, lg2, sin, tanh) are off by up to thousands of units in the last place near hard points. These
-routines use only correctly rounded operations, so what they give is the same bits on every machine that has those, and a test on
-any CPU measures their error. Their polynomials are minimax fits on the stated intervals (Lawson iteration on 6,000 Chebyshev points,
-weighted to relative error, each coefficient rounded to f32 from the lowest on and the rest fitted again); comments say the fits' errors.
+The hardware's own approximations (ex2, lg2, sin, tanh) are off by up to thousands of units in the last place near hard
+points. These routines use only correctly rounded operations, so what they give is the same bits on every machine that
+has those, and a test on any CPU measures their error. Other targets may round a fused multiply-add twice, and use
+routines that do not depend on it; these are shorter and closer. Their polynomials are minimax fits on the stated
+intervals (Lawson iteration on 6,000 Chebyshev points, weighted to relative error, each coefficient rounded to f32 from
+the lowest on and the rest fitted again); comments say the fits' errors.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ X = TypeVar("X")
 
 
 class Machine(Protocol[X]):
-    """Operations on 32-bit values: f32 rounded to nearest, i32 that wraps, bool. An emitter or an interpreter implements them."""
+    """Operations on 32-bit values: f32 rounded to nearest, i32 that wraps, bool."""
 
     def number(self, value: float) -> X:
         """An f32 constant."""
@@ -158,7 +160,10 @@ def log(m: Machine[X], x: X) -> X:
 
 
 def _sine(m: Machine[X], x: X, quarter: int) -> X:
-    """sin(x + quarter·π/2). π/2 in three parts: n times the first, taken off by a fused multiply-add, leaves an exact rest."""
+    """sin(x + quarter·π/2).
+
+    π/2 in three parts: n times the first, taken off by a fused multiply-add, leaves an exact rest.
+    """
     n, low_bits = _rounded(m, x, 0.636619747)
     r = x
     for part in (1.57079637, -4.37113883e-08, -1.71512489e-15):
