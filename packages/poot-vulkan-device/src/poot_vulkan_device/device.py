@@ -16,6 +16,7 @@ from poot_executor.device import Buffer, BufferKind, BufferSlice, Commands, Comp
 from poot_executor.errors import DeviceLost, DeviceTimeout, KernelFault, Poisoned
 from poot_executor.kernel.ir import Kernel
 from poot_executor.kernel_device import KernelDevice
+from poot_vulkan_device.adapter import Adapter
 from poot_vulkan_device.api import Handle
 from poot_vulkan_device.commands import Commands as Encoder
 from poot_vulkan_device.emit import CUT_SHORT, ENTRY, binds_fault, emit
@@ -97,6 +98,16 @@ class VulkanDevice(KernelDevice):
         return self._target
 
     @property
+    def adapter(self) -> Adapter:
+        """The physical device's facts."""
+        return self._native.adapter
+
+    @property
+    def submissions(self) -> int:
+        """Command buffers that were submitted, transfers included."""
+        return self._queue.submissions
+
+    @property
     def blocks(self) -> int:
         """Allocations of the driver that are held."""
         return self._memory.blocks
@@ -108,6 +119,14 @@ class VulkanDevice(KernelDevice):
         self._drop_kernels()
         chosen = self._native.adapter.subgroup[1] != self._native.adapter.subgroup[2]
         self._pipelines.width = caps.subgroup_width if chosen else None
+
+    def set_timeout(self, seconds: float) -> None:
+        """Bound each wait from now on."""
+        self._queue.timeout = seconds
+
+    def set_budget(self, work: int | None) -> None:
+        """The work of one submission in the recordings that follow; None is unlimited."""
+        self._recorder.budget = work
 
     # Memory
 

@@ -7,13 +7,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from poot_executor.dtype import DType
-from poot_executor.kernel.ir import KType, Op, Val
+from poot_executor.errors import Unsupported
+from poot_executor.kernel.ir import KERNEL_OPS, KType, Op, Val
 from poot_executor.kernel.rules import Rules
 from poot_vulkan_device.assembler import Words
 from poot_vulkan_device.emit import Emitter, Rule
 from poot_vulkan_device.spirv import DONT_UNROLL, Code
 
 _BOOL, _I32 = KType(DType.BOOL), KType(DType.I32)
+
+_REPEATABLE = frozenset({"load", "shared_load", "if", "yield"})
 
 
 class _Loop:
@@ -82,18 +85,24 @@ def _for(e: Emitter, op: Op) -> None:
 
 def _while(e: Emitter, op: Op) -> None:
     head, body = op.blocks
+    if e.watched and any(inner.kind not in _REPEATABLE and not KERNEL_OPS[inner.kind].pure for inner in head.walk()):
+        raise Unsupported(
+            f"vulkan: while in kernel {e.kernel.name}, {op.line}",
+            "this device may end loops early, and a condition with effects cannot be asked again",
+        )
     loop = _Loop(e, [(value.type, e.id(value)) for value in op.operands])
     for args in (head.args, body.args, op.results):
         for arg, value in zip(args, loop.values, strict=True):
             e.bind(arg, value)
     (condition,) = e.block(head)
-    more = e.id(condition)
-    loop.enter(more)
+    loop.enter(e.id(condition))
     following = [e.id(value) for value in e.block(body)]
     loop.leave_body()
     loop.close(following)
     if e.watched:
-        _note_cut(e, more)
+        # The condition itself a compiler takes for false here, where the loop has ended. Asked again it is another one.
+        (condition,) = e.block(head)
+        _note_cut(e, e.id(condition))
 
 
 def _if(e: Emitter, op: Op) -> None:

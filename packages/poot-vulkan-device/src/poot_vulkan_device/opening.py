@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from contextlib import suppress
 
 import numpy as np
 
 from poot_executor.cache import CompileCache, source_digest
+from poot_executor.compile.target import Caps
 from poot_executor.device import BoundArg, BufferKind, BufferSlice, Dispatch
-from poot_executor.errors import DeviceNotFound, OutOfMemory, Unsupported
+from poot_executor.errors import DeviceNotFound, OutOfMemory, Poisoned, Unsupported
 from poot_executor.settings import DeviceSettings
+from poot_vulkan_device.adapter import Adapter
 from poot_vulkan_device.caps import Arithmetic, caps_of, work_budget
 from poot_vulkan_device.device import VulkanDevice
 from poot_vulkan_device.errors import VulkanError
@@ -86,13 +90,18 @@ def _settle(device: VulkanDevice, native: Native, features: frozenset[str]) -> N
             wrong[case.feature] = reason
         elif case.feature == "subgroup" and not isinstance(answer, str):
             width = _fixed_width(native, subgroup_width(answer))
+    caps = settled(adapter, features, wrong, width)
+    device.settle(caps, {name: reason for name, reason in wrong.items() if name in features})
+
+
+def settled(adapter: Adapter, features: frozenset[str], wrong: Mapping[str, str], width: int | None) -> Caps:
+    """The caps of a device with those features, some of which answered wrongly."""
     kept = features - set(wrong)
     if INF_NAN_PRESERVE in wrong:
         # The three modes are declared together: none of them is believed.
         kept -= {DENORM_PRESERVE, ROUNDING_RTE}
     arithmetic = Arithmetic(CONTRACTION in wrong, FUSED not in wrong, DENORMALS in wrong)
-    caps = caps_of(adapter, kept, width, arithmetic)
-    device.settle(caps, {name: reason for name, reason in wrong.items() if name in features})
+    return caps_of(adapter, kept, width, arithmetic)
 
 
 def _fixed_width(native: Native, answered: int) -> int | None:
@@ -120,6 +129,8 @@ def _run(device: VulkanDevice, case: Case) -> Words | str:
     except (VulkanError, Unsupported, OutOfMemory) as error:
         return str(error)
     finally:
-        device.free(given)
-        device.free(answer)
+        # A device that was lost takes nothing back, and the first error is the one to see.
+        with suppress(Poisoned):
+            device.free(given)
+            device.free(answer)
     return out

@@ -49,7 +49,8 @@ class Recorder:
     def __init__(self, encoder: Encoder, memory: Memory, *, budget: int | None, adapter: Adapter) -> None:
         self._encoder = encoder
         self._memory = memory
-        self._budget = budget
+        self.budget = budget
+        self._limits = adapter.limits
         self._stamps = adapter.stamp_bits > 0
         self._mask = (1 << adapter.stamp_bits) - 1
         self._period = adapter.stamp_period
@@ -58,6 +59,7 @@ class Recorder:
         """All or nothing. Raises ValueError for slices that are not of this device."""
         touched = set() if download is None else {download.buffer}
         for command in commands:
+            self._check(command)
             pieces = (
                 [a.slice for a in command.args] if isinstance(command, Dispatch) else [command.source, command.target]
             )
@@ -89,26 +91,49 @@ class Recorder:
         recording.sets, sets = self._encoder.create_sets(list(places))
         return [sets[place] for place in chosen]
 
+    def _check(self, command: Dispatch | Copy) -> None:
+        """Raise ValueError or DeviceError for what Vulkan leaves undefined."""
+        if isinstance(command, Copy):
+            source, target = command.source, command.target
+            if source.nbytes != target.nbytes:
+                raise ValueError(f"a copy of {source.nbytes} bytes to {target.nbytes}")
+            if source.buffer is target.buffer and abs(source.offset - target.offset) < source.nbytes:
+                raise ValueError("a copy within a buffer whose source and target overlap")
+            return
+        kernel: VulkanKernel = command.kernel
+        if len(command.args) != kernel.params:
+            raise DeviceError(
+                f"kernel {kernel.name} has {kernel.params} parameters and was given {len(command.args)} arguments"
+            )
+        limits = self._limits
+        if any(n < 0 or n > most for n, most in zip(command.groups, limits.groups, strict=True)):
+            raise ValueError(f"kernel {kernel.name}: {command.groups} groups, the device has {limits.groups}")
+        for arg in command.args:
+            if not 0 < 4 * arg.count <= words(arg.slice.nbytes):
+                raise ValueError(f"kernel {kernel.name}: {arg.count} elements in {arg.slice.nbytes} bytes")
+            if arg.slice.offset % limits.offset_alignment:
+                raise ValueError(
+                    f"kernel {kernel.name}: offset {arg.slice.offset}, no multiple of {limits.offset_alignment}"
+                )
+            if 4 * arg.count > limits.binding_bytes:
+                raise ValueError(
+                    f"kernel {kernel.name}: {4 * arg.count} bytes bound, the device binds {limits.binding_bytes}"
+                )
+
     @staticmethod
     def _bindings(recording: VulkanRecording, dispatch: Dispatch) -> tuple[Layout, tuple[Binding, ...]]:
         kernel: VulkanKernel = dispatch.kernel
-        if len(dispatch.args) != kernel.params:
-            raise DeviceError(
-                f"kernel {kernel.name} has {kernel.params} parameters and was given {len(dispatch.args)} arguments"
-            )
-        bindings: list[Binding] = []
-        for arg in dispatch.args:
-            if not 0 < 4 * arg.count <= words(arg.slice.nbytes):
-                raise ValueError(f"kernel {kernel.name}: {arg.count} elements in {arg.slice.nbytes} bytes")
-            # Bound as far as its elements go: that is its length, and robust access covers nothing beyond.
-            bindings.append((arg.slice.buffer.handle.buffer, arg.slice.offset, 4 * arg.count))
+        # Bound as far as its elements go: that is its length, and robust access covers nothing beyond.
+        bindings: list[Binding] = [
+            (arg.slice.buffer.handle.buffer, arg.slice.offset, 4 * arg.count) for arg in dispatch.args
+        ]
         if kernel.faults:
             assert recording.fault is not None
             bindings.append((recording.fault.handle.buffer, 0, 4))
         return kernel.layout, tuple(bindings)
 
     def _encode(self, recording: VulkanRecording, commands: Commands, sets: Sequence[Handle]) -> None:
-        encoder, segments = self._encoder, split(commands, self._budget)
+        encoder, segments = self._encoder, split(commands, self.budget)
         if self._stamps:
             recording.stamps = encoder.create_stamps(2 * len(segments))
             recording.times = ffi.new("uint64_t[]", 2 * len(segments))

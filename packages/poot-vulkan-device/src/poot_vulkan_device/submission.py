@@ -12,19 +12,21 @@ class Queue:
 
     def __init__(self, native: Native, timeout: float) -> None:
         self._native = native
-        self._timeout = timeout
+        self.timeout = timeout
         self._fences: list[Handle] = []
+        self.submissions = 0
 
     def submit(self, commands: Handle) -> Handle:
         """Run a command buffer after everything submitted before; gives the fence to `wait` for. Raises DeviceLost."""
         fence = self._fences.pop() if self._fences else self._native.create_fence()
         self._native.submit(commands, fence)
+        self.submissions += 1
         return fence
 
     def wait(self, fence: Handle, what: str) -> None:
         """Wait for a submission; its fence may be used again after that. Raises DeviceLost and DeviceTimeout."""
-        if not self._native.wait(fence, self._timeout):
-            raise DeviceTimeout(what, self._timeout)
+        if not self._native.wait(fence, self.timeout):
+            raise DeviceTimeout(what, self.timeout)
         self._native.reset_fence(fence)
         self._fences.append(fence)
 

@@ -1,0 +1,117 @@
+"""A device for every test, skipped where there is none and failed where POOT_REQUIRE_DEVICE asks for one."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from poot_vulkan_device.device import VulkanDevice
+from poot_vulkan_device.driver import VulkanDriver
+
+from poot_executor.device import BoundArg, Buffer, BufferKind, BufferSlice, Dispatch
+from poot_executor.errors import DeviceNotFound
+from poot_executor.kernel.ir import Access, Kernel
+from poot_executor.settings import DeviceSettings, read_settings
+
+Run = Callable[..., list[NDArray[Any]]]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--update-spirv` writes the emitter's golden files instead of comparing with them."""
+    parser.addoption("--update-spirv", action="store_true", help="write the SPIR-V golden files")
+
+
+@pytest.fixture(scope="session")
+def open_device() -> Callable[..., VulkanDevice]:
+    """Opens further devices: `open_device(timeout=…)`; `functions` stands in the place of the loader's."""
+
+    def opened(*, functions: Any = None, staged: bool = False, **settings: Any) -> VulkanDevice:
+        chosen = DeviceSettings(**{"timeout": 60.0, **settings})
+        try:
+            if functions is None and not staged:
+                return VulkanDriver().open("", chosen)
+            from poot_vulkan_device.api import LOADER
+            from poot_vulkan_device.instance import Instance
+            from poot_vulkan_device.opening import open_adapter
+
+            return open_adapter(Instance(functions or LOADER), 0, chosen, staged=staged)
+        except (DeviceNotFound, OSError, IndexError) as error:
+            if "vulkan" in read_settings().require_devices:
+                raise
+            pytest.skip(str(error))
+
+    return opened
+
+
+@pytest.fixture(scope="module")
+def device(open_device: Callable[..., VulkanDevice]) -> Iterator[VulkanDevice]:
+    with open_device() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def tool() -> Callable[[str], str]:
+    """The path of a program of Debian's package spirv-tools; a skip, or a failure where the device is required."""
+
+    def found(name: str) -> str:
+        path = shutil.which(name)
+        if path is not None:
+            return path
+        reason = f"{name} is not installed: apt-get install spirv-tools"
+        assert "vulkan" not in read_settings().require_devices, reason
+        pytest.skip(reason)
+
+    return found
+
+
+def bind(buffer: Buffer, offset: int = 0, nbytes: int | None = None) -> BoundArg:
+    """A whole buffer, or a slice of it, as an argument."""
+    size = buffer.nbytes - offset if nbytes is None else nbytes
+    return BoundArg(BufferSlice(buffer, offset, size), size // 4)
+
+
+@pytest.fixture(name="bind")
+def bind_fixture() -> Callable[..., BoundArg]:
+    return bind
+
+
+@pytest.fixture(scope="module")
+def run(device: VulkanDevice) -> Run:
+    """`run(kernel, arrays, groups)` dispatches a kernel once and gives the arrays that it leaves in its READ_WRITE
+    buffers.
+    """
+
+    def ran(kernel: Kernel, arrays: Sequence[NDArray[Any]], groups: int | tuple[int, int, int]) -> list[NDArray[Any]]:
+        return run_once(device, kernel, arrays, groups)
+
+    return ran
+
+
+def run_once(
+    device: VulkanDevice, kernel: Kernel, arrays: Sequence[NDArray[Any]], groups: int | tuple[int, int, int]
+) -> list[NDArray[Any]]:
+    grid = (groups, 1, 1) if isinstance(groups, int) else groups
+    buffers = [device.allocate(BufferKind.ARENA, array.nbytes) for array in arrays]
+    recording = None
+    try:
+        for buffer, array in zip(buffers, arrays, strict=True):
+            device.write(buffer, array)
+        recording = device.record([Dispatch(device.loaded(kernel), tuple(map(bind, buffers)), grid, 1)], None)
+        device.replay(recording)
+        device.synchronize()
+        left = []
+        for param, buffer, array in zip(kernel.params, buffers, arrays, strict=True):
+            if param.access is Access.READ_WRITE:
+                out = np.empty_like(array)
+                device.read(buffer, out)
+                left.append(out)
+        return left
+    finally:
+        if recording is not None:
+            device.release(recording)
+        for buffer in buffers:
+            device.free(buffer)
