@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from poot_vulkan_device.device import VulkanDevice
-from poot_vulkan_device.driver import VulkanDriver
 
 from poot_executor.device import BoundArg, Buffer, BufferKind, BufferSlice, Dispatch
 from poot_executor.errors import DeviceNotFound
 from poot_executor.kernel.ir import Access, Kernel
 from poot_executor.settings import DeviceSettings, read_settings
+from poot_vulkan_device.device import VulkanDevice
+from poot_vulkan_device.driver import VulkanDriver
 
 Run = Callable[..., list[NDArray[Any]]]
 

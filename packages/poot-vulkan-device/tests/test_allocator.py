@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from poot_vulkan_device.allocator import Allocator, Block, Piece
 
 BLOCK = 4096

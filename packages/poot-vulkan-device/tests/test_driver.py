@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from poot_executor.device import Found, Missing
+from poot_executor.errors import DeviceNotFound
 from poot_vulkan_device.adapter import Adapter, Kind, Limits, MemoryType
 from poot_vulkan_device.caps import Arithmetic, caps_of, work_budget
 from poot_vulkan_device.driver import VulkanDriver, choose
 from poot_vulkan_device.pipeline_cache import MAGIC, PipelineCache
-
-from poot_executor.device import Found, Missing
-from poot_executor.errors import DeviceNotFound
 
 GPU = Adapter(
     name="NVIDIA H200",

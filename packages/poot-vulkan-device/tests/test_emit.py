@@ -11,9 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from poot_vulkan_device.assembler import literal
-from poot_vulkan_device.emit import binds_fault, emit
-from poot_vulkan_device.known_answers import cases
 
 from poot_executor.compile import compile
 from poot_executor.compile.reorder import reorder_steps
@@ -30,6 +27,9 @@ from poot_executor.kernel.builder import KernelBuilder
 from poot_executor.kernel.ir import KERNEL_OPS, Access, Kernel
 from poot_executor.kernel.routines import ROUTINES
 from poot_executor.weights import WeightKey
+from poot_vulkan_device.assembler import literal
+from poot_vulkan_device.emit import binds_fault, emit
+from poot_vulkan_device.known_answers import cases
 
 GOLDEN = Path(__file__).parent / "golden"
 

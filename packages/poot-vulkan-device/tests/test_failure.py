@@ -11,10 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from poot_vulkan_device.device import VulkanDevice
-from poot_vulkan_device.emit import CUT_SHORT
-from poot_vulkan_device.errors import VulkanError
-from poot_vulkan_device.features import UNBOUNDED_LOOPS
 
 from poot_executor.compile import compile
 from poot_executor.device import BoundArg, Buffer, BufferKind, BufferSlice, Compiled, Dispatch, Recording
@@ -36,6 +32,10 @@ from poot_executor.graph.keys import SlotKey, SlotKind
 from poot_executor.kernel.builder import KernelBuilder
 from poot_executor.kernel.ir import Access, Kernel
 from poot_executor.weights import StoredTensor
+from poot_vulkan_device.device import VulkanDevice
+from poot_vulkan_device.emit import CUT_SHORT
+from poot_vulkan_device.errors import VulkanError
+from poot_vulkan_device.features import UNBOUNDED_LOOPS
 
 pytestmark = pytest.mark.device("vulkan")
 
@@ -480,10 +480,9 @@ def test_an_old_device_is_refused(open_device: Callable[..., VulkanDevice]) -> N
 
 
 def open_unskipped(table: Table) -> VulkanDevice:
+    from poot_executor.settings import DeviceSettings
     from poot_vulkan_device.instance import Instance
     from poot_vulkan_device.opening import open_adapter
-
-    from poot_executor.settings import DeviceSettings
 
     return open_adapter(Instance(table), 0, DeviceSettings())
 

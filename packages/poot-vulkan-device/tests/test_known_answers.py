@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from poot_vulkan_device.known_answers import CONTRACTION, DENORMALS, FUSED, GROUP, Case, cases, subgroup_width
-from poot_vulkan_device.opening import settled
 
 from poot_eval.kernel_values import fma
 from poot_executor.kernel.ir import KERNEL_OPS
+from poot_vulkan_device.known_answers import CONTRACTION, DENORMALS, FUSED, GROUP, Case, cases, subgroup_width
+from poot_vulkan_device.opening import settled
 
 CASES = {case.feature: case for case in cases()}
 ARITHMETIC = {CONTRACTION, DENORMALS, FUSED}

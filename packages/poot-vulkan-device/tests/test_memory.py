@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+from poot_executor.device import BufferKind
+from poot_executor.errors import OutOfMemory
 from poot_vulkan_device import transfers
 from poot_vulkan_device.adapter import Adapter, Kind, Limits, MemoryType
 from poot_vulkan_device.device import VulkanDevice
 from poot_vulkan_device.memory import block_sizes, types_for
-
-from poot_executor.device import BufferKind
-from poot_executor.errors import OutOfMemory
 
 pytestmark = pytest.mark.device("vulkan")
 

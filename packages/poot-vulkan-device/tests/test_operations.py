@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from poot_vulkan_device.rules import RULES
 
 from poot_executor.dtype import DType
 from poot_executor.kernel.builder import KernelBuilder
 from poot_executor.kernel.handle import Handle
 from poot_executor.kernel.ir import KERNEL_OPS, Access
 from poot_executor.kernel.routines import ROUTINES
+from poot_vulkan_device.rules import RULES
 
 pytestmark = pytest.mark.device("vulkan")
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from poot_vulkan_device import opening
-from poot_vulkan_device.device import VulkanDevice
-from poot_vulkan_device.queue import split
 
 from poot_executor.device import BoundArg, Buffer, BufferKind, BufferSlice, Copy, Dispatch
 from poot_executor.dtype import DType
 from poot_executor.errors import DeviceError
 from poot_executor.kernel.builder import KernelBuilder
 from poot_executor.kernel.ir import Access, Kernel
+from poot_vulkan_device import opening
+from poot_vulkan_device.device import VulkanDevice
+from poot_vulkan_device.queue import split
 
 pytestmark = pytest.mark.device("vulkan")
 
