@@ -185,16 +185,17 @@ def _negated(graph: Graph, value: Value) -> Value | None:
 
 def _aligned_leaf(graph: Graph, value: Value, by_root: Mapping[Value, Region]) -> Value | None:
     """The one contraction that an elementwise expression reads element for element."""
-    if value in by_root:
-        return value if by_root[value].kind == "batched_contraction" else None
-    equation = graph.equation(value)
-    if equation is None or not (equation.op in ELEMENTWISE or equation.op == "reshape"):
-        return None
-    found = {
-        leaf
-        for v in equation.inputs
-        if v.type.count == value.type.count and (leaf := _aligned_leaf(graph, v, by_root)) is not None
-    }
+    stack, seen, found = [value], set(), set()
+    while stack:
+        at = stack.pop()
+        equation = graph.equation(at)
+        if at in seen or equation is None:
+            continue
+        seen.add(at)
+        if at in by_root:
+            found |= {at} if by_root[at].kind == "batched_contraction" else set()
+        elif equation.op in ELEMENTWISE or equation.op == "reshape":
+            stack += [v for v in equation.inputs if v.type.count == value.type.count]
     return found.pop() if len(found) == 1 else None
 
 

@@ -19,6 +19,7 @@ from poot_executor.dtype import DType
 from poot_executor.errors import Unsupported
 from poot_executor.graph.graph import Graph, Input, Value
 from poot_executor.graph.keys import Storage
+from poot_executor.graph.rules import literal
 from poot_executor.kernel.buffers import BufferRef
 from poot_executor.kernel.builder import KernelBuilder
 from poot_executor.kernel.handle import Handle
@@ -312,10 +313,7 @@ def _pad(e: Emission, inputs, params, output: Value, index: Index) -> Handle:  #
             inside = inside & (i < low + extent)
         places.append(i - low if low else i)
     held = HELD[output.dtype]
-    value = params["value"]
-    result = b.var(
-        bool(value) if held is DType.BOOL else (float(value) if held is DType.F32 else int(value)), held, name="padded"
-    )
+    result = b.var(literal(params["value"], output.dtype).item(), held, name="padded")
     with b.if_(inside):
         result.set(e.element(source, tuple(places)))
     return result.get()

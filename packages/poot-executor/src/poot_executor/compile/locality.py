@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from math import prod
 
+from poot_executor.compile.attention import reads
 from poot_executor.compile.classify import ELEMENTWISE, REDUCTIONS
 from poot_executor.graph.graph import Equation, Graph, Value
 
@@ -25,7 +26,7 @@ def is_local(graph: Graph, value: Value, product: Value, block: int, stride: int
 
     def local(v: Value) -> bool:
         if v not in known:
-            known[v] = v == product or not _depends(graph, v, product, stored) or _step(v)
+            known[v] = v == product or not reads(graph, v, product, stored) or _step(v)
         return known[v]
 
     def _step(v: Value) -> bool:
@@ -40,15 +41,6 @@ def is_local(graph: Graph, value: Value, product: Value, block: int, stride: int
         return all(local(operand) for operand in equation.inputs)
 
     return local(value)
-
-
-def _depends(graph: Graph, value: Value, on: Value, stored: frozenset[Value]) -> bool:
-    if value == on:
-        return True
-    if value in stored:
-        return False
-    equation = graph.equation(value)
-    return equation is not None and any(_depends(graph, v, on, stored) for v in equation.inputs)
 
 
 def _keeps_blocks(equation: Equation, count: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from poot_executor.compile.attention import fuse_attention
 from poot_executor.compile.classify import weight_view
 from poot_executor.compile.expression import Scene
+from poot_executor.compile.extent import longest_expression
 from poot_executor.compile.lower import lower_region
 from poot_executor.compile.lower.reuse import Reuse
 from poot_executor.compile.options import CompileOptions
@@ -43,6 +44,7 @@ def compile(graph: Graph, target: Target, options: CompileOptions = CompileOptio
     regions = fuse_attention(graph, form_regions(graph))
     caps = batch_invariant(target.caps) if options.deterministic else target.caps
     regions = fuse_projections(graph, regions, layouts, caps)
+    _limit("expression_operations", options.limits.expression_operations, longest_expression(graph, regions.stored))
     scene = Scene(graph, regions.stored, layouts)
     reuse = Reuse()
     units = [
@@ -86,7 +88,7 @@ def weight_layouts(graph: Graph, caps: Caps) -> dict[Value, WeightLayout]:
 
 def _gathered(graph: Graph, value: Value) -> Value | None:
     equation = graph.equation(value)
-    if equation is None:
+    if equation is None or not equation.inputs:
         return None
     below = equation.inputs[0]
     return weight_view(graph, below) or _gathered(graph, below)

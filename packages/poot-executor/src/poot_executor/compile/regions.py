@@ -5,7 +5,7 @@ written to a buffer; everything else is an expression that the region reading it
 
 One walk from the last equation to the first decides, for whether a value is stored depends on its readers alone:
 
-- an output, a next state, a check and what a scatter updates are stored;
+- an output, a next state, a check, what a scatter updates and what would make an expression too long are stored;
 - a contraction, selection or scatter is stored, unless it is absorbed: the stored elementwise value over it is then its
 epilogue;
 - a reduction is stored, unless one region reads it and reads it row by row: that region is then a row reduction;
@@ -29,6 +29,7 @@ from poot_executor.compile.classify import (
     weight_of,
     weight_view,
 )  # fmt: skip
+from poot_executor.compile.extent import long_expressions
 from poot_executor.compile.program import Decline
 from poot_executor.compile.region import Region, Regions
 from poot_executor.dtype import DType
@@ -76,7 +77,7 @@ class _Former:
     assumed: frozenset[Value]
     readers: dict[Value, list[Equation]] = field(default_factory=dict)
     wanted: set[Value] = field(default_factory=set)
-    updated: set[Value] = field(default_factory=set)
+    needed: set[Value] = field(default_factory=set)
     stored: set[Value] = field(default_factory=set)
     homes: dict[Value, set[Value]] = field(default_factory=dict)
     roles: dict[Value, Role] = field(default_factory=dict)
@@ -88,12 +89,13 @@ class _Former:
 
     def __post_init__(self) -> None:
         self.wanted = set(self.graph.roots())
+        self.needed = set(long_expressions(self.graph))
         self.stored = {i.value for i in self.graph.inputs}
         for equation in self.graph.equations:
             for operand in dict.fromkeys(equation.inputs):
                 self.readers.setdefault(operand, []).append(equation)
             if equation.op in SCATTERS:
-                self.updated.add(equation.inputs[0])
+                self.needed.add(equation.inputs[0])
 
     def visit(self, equation: Equation) -> None:
         value = equation.output
@@ -117,7 +119,7 @@ class _Former:
 
     def _store(self, equation: Equation, homes: set[Value]) -> bool:
         value = equation.output
-        if value in self.wanted or value in self.updated:
+        if value in self.wanted or value in self.needed:
             return True
         if equation.op in ANCHORS:
             return value not in self.absorbed
@@ -204,9 +206,9 @@ class _Former:
             self.absorbed.add(anchor.output)
 
     def _anchor_below(self, equation: Equation) -> Equation | None:
-        for operand in equation.inputs:
+        for operand in dict.fromkeys(equation.inputs):
             below = self.graph.equation(operand)
-            kept = operand in self.wanted or operand in self.updated
+            kept = operand in self.wanted or operand in self.needed
             if below is None or kept or len(self.readers[operand]) > 1:
                 continue
             if operand.type.count != equation.output.type.count:
@@ -245,10 +247,15 @@ class _Former:
         )
 
     def _gathers(self, equation: Equation) -> bool:
-        if equation.op == "gather":
-            return True
-        below = (self.graph.equation(v) for v in equation.inputs if v not in self.stored)
-        return any(e is not None and self._gathers(e) for e in below)
+        stack, seen = [equation], set(self.stored)
+        while stack:
+            at = stack.pop()
+            if at.op == "gather":
+                return True
+            below = [v for v in at.inputs if v not in seen]
+            seen.update(below)
+            stack.extend(e for v in below if (e := self.graph.equation(v)) is not None)
+        return False
 
 
 __all__ = ["Region", "Regions", "Role", "form_regions"]

@@ -14,6 +14,8 @@ from poot_executor.compile.lower.scatter import lower_scatter
 from poot_executor.compile.lower.select import lower_argmax, lower_top_k
 from poot_executor.compile.region import Region
 from poot_executor.compile.target import Caps
+from poot_executor.errors import Unsupported
+from poot_executor.graph.show import show_equation
 
 TEMPLATES = {
     "pointwise": lower_pointwise,
@@ -31,9 +33,15 @@ TEMPLATES = {
 
 
 def lower_region(scene: Scene, region: Region, caps: Caps) -> list[Draft]:
-    """The dispatches of a region, in order. Raises Unsupported naming what is missing."""
-    if region.attention is not None:
-        return lower_attention(scene, region, caps)
-    if region.projection is not None:
-        return lower_projection(scene, region, caps)
-    return [TEMPLATES[region.kind](scene, region, caps)]
+    """The dispatches of a region, in order. Raises Unsupported naming the equation that it ends in and what is
+    missing."""
+    try:
+        if region.attention is not None:
+            return lower_attention(scene, region, caps)
+        if region.projection is not None:
+            return lower_projection(scene, region, caps)
+        return [TEMPLATES[region.kind](scene, region, caps)]
+    except Unsupported as refusal:
+        equation = scene.graph.equation(region.root)
+        assert equation is not None
+        raise Unsupported(f"{show_equation(equation)}: {refusal.what}", refusal.missing) from refusal
