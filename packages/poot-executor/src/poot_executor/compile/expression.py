@@ -90,11 +90,15 @@ class Emission:
         """One element, in the kernel dtype that holds its dtype (see `elementwise`). Asked for again, it is the same
         handle
         for as long as the scope that computed it is open."""
-        key = (value, *(i.constant if i.constant is not None else id(i.val) for i in index))
+        return self._once(value, index, None, lambda: self._compute(value, index))
+
+    def _once(self, value: Value, index: Index, axis: int | None, compute: Callable[[], Handle]) -> Handle:
+        """What was computed before, an element or a vector along an axis, where that is still in scope."""
+        key = (value, axis, *(i.constant if i.constant is not None else id(i.val) for i in index))
         known = self._known.get(key)
         if known is not None and self.b.is_open(known[2]):
             return known[0]
-        handle = self._compute(value, index)
+        handle = compute()
         self._known[key] = (handle, index, self.b.scope)
         return handle
 
@@ -109,11 +113,15 @@ class Emission:
         Where the four lie side by side in a buffer of 32-bit elements they are one load; elementwise operations work on
         the vector. A value that does not change along the axis, or has one element there, is a scalar.
         """
-        wide = self._wide(value, index, axis)
-        if wide is not None:
-            return wide
-        lanes = [self.element(value, (*index[:axis], index[axis] + i, *index[axis + 1 :])) for i in range(4)]
-        return self.b.vector(*lanes)
+
+        def compute() -> Handle:
+            wide = self._wide(value, index, axis)
+            if wide is not None:
+                return wide
+            lanes = [self.element(value, (*index[:axis], index[axis] + i, *index[axis + 1 :])) for i in range(4)]
+            return self.b.vector(*lanes)
+
+        return self._once(value, index, axis, compute)
 
     def _level(self, operands: list[Handle]) -> list[Handle]:
         """Operands of one width: scalars beside vectors are repeated."""

@@ -10,6 +10,7 @@ from poot_executor.compile.expression import Scene
 from poot_executor.compile.lower.draft import Draft, Operand, param_of
 from poot_executor.compile.region import Region
 from poot_executor.graph.graph import Value
+from poot_executor.graph.show import show_params
 
 
 @dataclass(slots=True)
@@ -59,10 +60,16 @@ def _shape(scene: Scene, region: Region) -> tuple[Hashable, list[Value]]:
             entry: Hashable = ("leaf", value.type, layout, access, repr(scene.splat(value)))
         else:
             operands = tuple(visit(v, False) for v in equation.inputs)
-            entry = (equation.op, operands, tuple(sorted(equation.params.items())), value.type, value in marked)
+            # As text, in which -0.0 is not 0.0.
+            entry = (equation.op, operands, show_params(equation.params), value.type, value in marked)
         parts.append(entry)
         numbers[value] = len(numbers)
         return numbers[value]
 
     parts.extend([visit(root, True) for root in region.roots])
+    attention = region.attention
+    if attention is not None:
+        named = (attention.scores_root, attention.exponent, attention.weights, attention.mask)
+        parts.append((attention.rounded, attention.evens, *(None if v is None else numbers[v] for v in named)))
+    parts += [(len(s.anchors), numbers[s.domain], s.block, s.stride) for s in segments]
     return tuple(parts), list(numbers)
