@@ -14,9 +14,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from poot_ptx_device.device import PtxDevice
-from poot_ptx_device.native import Native
-from poot_ptx_device.opening import open_gpu
 
 from poot_eval.conformance import open_or_skip
 from poot_eval.conformance.launching import kernel_device
@@ -24,6 +21,9 @@ from poot_executor.device import Compiled
 from poot_executor.kernel.ir import Kernel
 from poot_executor.kernel_device import KernelDevice
 from poot_executor.settings import DeviceSettings
+from poot_ptx_device.device import PtxDevice
+from poot_ptx_device.native import Native
+from poot_ptx_device.opening import open_gpu
 
 HERE = Path(__file__).parent
 

@@ -1,9 +1,9 @@
 """A CUDA driver in numpy, below the package's own code: memory, one stream's order, graphs, events, sticky errors.
 
-It takes the place of `cuda.bindings.driver`, whose enumerations it borrows. Kernels run in poot-eval's interpreter: which
-kernel a PTX text stands for is told to it when the kernel is compiled. While `held` nothing submitted runs, as on a
-device that hangs; `fail` lets a call report a result; after one that loses the context every call reports it, as the real
-driver does.
+It takes the place of `cuda.bindings.driver`, whose enumerations it borrows. Kernels run in poot-eval's interpreter:
+which kernel a PTX text stands for is told to it when the kernel is compiled. While `held` nothing submitted runs, as on
+a device that hangs; `fail` lets a call report a result; after one that loses the context every call reports it, as the
+real driver does.
 """
 # ruff: noqa: N802 - functions are named as the driver names them
 
@@ -217,7 +217,7 @@ class SimulatedDriver:
 
     def cuStreamCreate(self, flags: int) -> tuple[Any, ...]:
         self.streams += 1
-        return *OK, "stream"
+        return *OK, 0x57
 
     def cuStreamDestroy(self, stream: Any) -> tuple[Any, ...]:
         self.streams -= 1

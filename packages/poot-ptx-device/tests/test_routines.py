@@ -1,4 +1,4 @@
-"""The elementary functions: errors in units in the last place, edges, and a GPU's bits against the same steps in numpy."""
+"""The elementary functions: errors in units in the last place, edges, a GPU's bits against the same steps in numpy."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from poot_ptx_device import routines
-from poot_ptx_device.caps import ERRORS
 
 from poot_eval.conformance.launching import launch
 from poot_executor.dtype import DType
 from poot_executor.kernel.builder import KernelBuilder
 from poot_executor.kernel.ir import Access, Kernel
 from poot_executor.kernel_device import KernelDevice
+from poot_ptx_device import routines
+from poot_ptx_device.caps import ERRORS
 
 COUNT = 1 << 18
 GROUP = 128

@@ -10,13 +10,15 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
+from poot_eval.conformance import DeviceConformance
 from poot_ptx_device.architecture import ARCHITECTURES
 from poot_ptx_device.caps import caps_of
 from poot_ptx_device.device import PtxDevice
 from poot_ptx_device.emit import emit
 from poot_ptx_device.emitter import ENTRY
 
-from poot_eval.conformance import DeviceConformance
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +45,9 @@ def test_what_the_suite_compiled_is_assembled(
     """All kernels as one module, so that the assembler starts once. Alone, this test has nothing to assemble."""
     if not driver.kernels:
         pytest.skip("no other test of this file ran")
-    texts = [emit(kernel, caps_of(architecture)) for kernel in driver.kernels.values()]
+    # Texts differ in their heads alone: for what the simulated GPU is not, a part of them is enough.
+    kernels = list(driver.kernels.values())[:: 1 if architecture.name == "sm_90" else 5]
+    texts = [emit(kernel, caps_of(architecture)) for kernel in kernels]
     head = texts[0][: texts[0].index(".visible")]
     entries = [text[text.index(".visible") :].replace(ENTRY, f"{ENTRY}_{k}") for k, text in enumerate(texts)]
     assert assemble(head + "\n".join(entries), architecture.name).count("Compiling entry function") == len(texts)

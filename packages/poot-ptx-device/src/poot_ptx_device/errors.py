@@ -6,7 +6,7 @@ from poot_executor.errors import DeviceError
 
 
 class CudaError(DeviceError):
-    """An error that the driver reported and that leaves the context usable: the call, the result's name, its message."""
+    """An error of the driver that leaves the context usable: the call, the result's name, its message."""
 
     def __init__(self, call: str, result: str, message: str) -> None:
         super().__init__(f"{call}: {result}: {message}; this is a fault of the program or of poot, the device goes on")

@@ -27,6 +27,6 @@ class Pinned:
 def pin(native: Native, nbytes: int) -> Pinned:
     """New page-locked memory, all zero. Raises OutOfDeviceMemory."""
     address = native.host_allocate(nbytes)
-    view = np.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), np.uint8)
+    view = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
     view[:] = 0
     return Pinned(address, view)

@@ -1,0 +1,257 @@
+"""The emitter alone: no GPU. Golden files are rewritten by `pytest --update-ptx` and read as diffs."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from poot_executor.compile.target import Caps
+from poot_executor.dtype import DType
+from poot_executor.errors import Unsupported
+from poot_executor.kernel.builder import KernelBuilder
+from poot_executor.kernel.ir import KERNEL_OPS, Access, Block, Kernel, KType, Op, Param, SharedArray, Val
+from poot_executor.kernel.passes import optimize
+from poot_ptx_device.architecture import ARCHITECTURES, Architecture, architecture_of, best_architecture
+from poot_ptx_device.caps import DEPENDENT_LAUNCH, caps_of
+from poot_ptx_device.emit import emit
+from poot_ptx_device.emitter import Guards
+from poot_ptx_device.rules import RULES
+
+GOLDEN = Path(__file__).parent / "golden"
+BY_NAME = {architecture.name: architecture for architecture in ARCHITECTURES}
+SM_90 = caps_of(BY_NAME["sm_90"])
+
+F32, I32, U32, BOOL, F16 = DType.F32, DType.I32, DType.U32, DType.BOOL, DType.F16
+READ, WRITE = Access.READ, Access.READ_WRITE
+
+Assemble = Callable[[str, str], str]
+
+
+def scaled_sum() -> Kernel:
+    """A guard by length, a vector load, a loop with a carried value and an if without an else."""
+    b = KernelBuilder("scaled_sum", 32)
+    x, y = b.buffer("x", F32, READ), b.buffer("y", F32, WRITE)
+    i = b.group_id() * 32 + b.thread_id()
+    total = b.var(0.0, name="total")
+    with b.range(16) as k:
+        v = x.load((i * 16 + k) * 4, 4)
+        total.set(total.get() + (v.x + v.y) + (v.z + v.w))
+    with b.if_(i < y.length()):
+        y[i] = total.get() * 0.1
+    return b.finish()
+
+
+def tile_max() -> Kernel:
+    """Shared memory, barriers in a loop, shuffles, an atomic whose result nobody wants, a check."""
+    b = KernelBuilder("tile_max", 64)
+    x, best = b.buffer("x", I32, READ), b.buffer("best", I32, WRITE)
+    tile = b.shared("tile", I32, 64)
+    t = b.thread_id()
+    i = b.group_id() * 64 + t
+    b.check(i < x.length(), 3)
+    tile[t] = b.max(x[b.min(i, x.length() - 1)], b.subgroup_shuffle(t, 0))
+    width = b.var(32)
+    with b.while_(lambda: width.get() > 0):
+        b.barrier()
+        with b.if_(t < width.get()):
+            tile[t] = b.max(tile[t], tile[t + width.get()])
+        width.set(width.get() // 2)
+    with b.if_(t == 0):
+        best.atomic("max", 0, tile[0])
+    return b.finish()
+
+
+def silu() -> Kernel:
+    """A routine, over a half buffer."""
+    b = KernelBuilder("silu", 64)
+    x, y = b.buffer("x", F16, READ), b.buffer("y", F32, WRITE)
+    i = b.group_id() * 64 + b.thread_id()
+    value = x[i]
+    y[i] = value / (b.exp(-value) + 1.0)
+    return b.finish()
+
+
+def row_sum(threads: int = 128, dtype: DType = F32) -> Kernel:
+    """A reduction over a group, lowered as the compiler does."""
+    b = KernelBuilder("row_sum", threads)
+    x, y = b.buffer("x", dtype, WRITE), b.buffer("y", dtype, WRITE)
+    y[b.group_id()] = b.group_sum(x[b.group_id() * threads + b.thread_id()])
+    return optimize(b.finish(), subgroup=True, subgroup_width=32)
+
+
+KERNELS: dict[str, Callable[[], Kernel]] = {
+    "scaled_sum": scaled_sum, "tile_max": tile_max, "silu": silu, "row_sum": row_sum,
+}  # fmt: skip
+
+
+def test_every_operation_has_a_rule() -> None:
+    # A block ends in its yield: whoever emits the block takes the values.
+    assert RULES.missing(KERNEL_OPS.keys() - {"yield"}) == ()
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_golden(name: str, request: pytest.FixtureRequest) -> None:
+    text = emit(KERNELS[name](), SM_90)
+    path = GOLDEN / f"{name}.ptx"
+    if request.config.getoption("--update-ptx"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    before = path.read_text() if path.exists() else ""
+    assert text == before, "".join(difflib.unified_diff(before.splitlines(True), text.splitlines(True)))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: a.name)
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("guards", Guards)
+def test_every_architecture_assembles(
+    assemble: Assemble, architecture: Architecture, name: str, guards: Guards
+) -> None:
+    options = frozenset({DEPENDENT_LAUNCH} if architecture.dependent_launch else ())
+    for chosen in {frozenset[str](), options}:
+        report = assemble(emit(KERNELS[name](), caps_of(architecture, options=chosen), guards), architecture.name)
+        assert "0 bytes spill stores" in report
+
+
+def one_operation(kind: str, operands: list[KType], result: KType, **attrs: object) -> Kernel:
+    """An operation whose operands are loaded, once a literal each, and whose result is stored."""
+    ops: list[Op] = []
+
+    def make(kind: str, operands: tuple[Val, ...], type: KType, **attrs: object) -> Val:
+        value = Val(type)
+        ops.append(Op(kind, operands, (value,), attrs))
+        return value
+
+    def value_of(type: KType, place: int, *, constant: bool) -> Val:
+        number = {F32: 0.5, BOOL: True}.get(type.dtype, 2)
+        if constant and type.width == 1:
+            return make("const", (), type, value=number)
+        index = make("const", (), KType(I32), value=place * 4)
+        word = KType(U32 if type.dtype is BOOL else type.dtype, type.width)
+        loaded = make("load", (index,), word, buffer=[F32, I32, U32].index(word.dtype), width=type.width)
+        return loaded if word == type else make("cast", (loaded,), type)
+
+    literals = [
+        frozenset[int](),
+        *(frozenset({place}) for place in range(len(operands))),
+        frozenset(range(len(operands))),
+    ]
+    for constants in literals:
+        given = tuple(value_of(type, place, constant=place in constants) for place, type in enumerate(operands))
+        value = make(kind, given, result, **attrs)
+        word = KType(U32 if result.dtype is BOOL else result.dtype, result.width)
+        stored = value if word == result else make("cast", (value,), word)
+        index = make("const", (), KType(I32), value=4 * len(ops) // 4 * 4)
+        ops.append(Op("store", (index, stored), (), {"buffer": 3 + [F32, I32, U32].index(word.dtype)}))
+    params = [Param(f"{access.value}_{dtype}", dtype, access) for access in (READ, WRITE) for dtype in (F32, I32, U32)]
+    return Kernel(f"one_{kind}", tuple(params), (), 64, Block((), tuple(ops)))
+
+
+def _operations() -> list[tuple[str, list[DType], DType]]:
+    numbers, integers, every = (F32, I32, U32), (I32, U32), (F32, I32, U32, BOOL)
+    table = [
+        *((kind, [F32], F32) for kind in "exp log sqrt rsqrt sin cos tanh erf floor round".split()),
+        *((kind, [dtype], dtype) for kind in ("neg", "abs") for dtype in numbers),
+        *((kind, [dtype] * 2, dtype) for kind in ("add", "sub", "mul", "div", "min", "max") for dtype in numbers),
+        *((kind, [dtype] * 2, dtype) for kind in ("rem", "shl", "shr") for dtype in integers),
+        *((kind, [dtype] * 2, dtype) for kind in ("and", "or", "xor") for dtype in (*integers, BOOL)),
+        *(("not", [dtype], dtype) for dtype in (*integers, BOOL)),
+        *((kind, [dtype] * 2, BOOL) for kind in ("lt", "le", "gt", "ge") for dtype in numbers),
+        *((kind, [dtype] * 2, BOOL) for kind in ("eq", "ne") for dtype in every),
+        *(("select", [BOOL, dtype, dtype], dtype) for dtype in every),
+        *(("cast", [source], target) for source in every for target in every),
+        *(("bitcast", [source], target) for source in numbers for target in numbers),
+        ("pow", [F32, F32], F32), ("fma", [F32] * 3, F32), ("mulhi", [U32, U32], U32),
+        ("half_to_float", [U32], F32), ("float_to_half", [F32], U32),
+    ]  # fmt: skip
+    return [(kind, list(operands), result) for kind, operands, result in table]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: a.name)
+@pytest.mark.parametrize("width", [1, 2, 4])
+def test_operations_of_every_type_assemble(assemble: Assemble, architecture: Architecture, width: int) -> None:
+    """Each with every operand in turn a literal; all as one module, so that the assembler starts once."""
+    caps = caps_of(architecture)
+    texts = [
+        emit(one_operation(kind, [KType(dtype, width) for dtype in operands], KType(result, width)), caps)
+        for kind, operands, result in _operations()
+    ]
+    head = texts[0][: texts[0].index(".visible")]
+    entries = [text[text.index(".visible") :].replace("poot_kernel", f"k{place}") for place, text in enumerate(texts)]
+    assert assemble(head + "\n".join(entries), architecture.name).count("Compiling entry function") == len(texts)
+
+
+@pytest.mark.parametrize("threads", [8, 20, 32, 48, 96, 128])
+@pytest.mark.parametrize("dtype", [F32, I32, U32], ids=str)
+def test_reductions_of_any_group_assemble(assemble: Assemble, threads: int, dtype: DType) -> None:
+    """Also of groups that are no whole warps."""
+    text = emit(row_sum(threads, dtype), SM_90)
+    assemble(text, "sm_90")
+    assert ("redux.sync" in text) == (threads % 32 == 0 and dtype is not F32)
+
+
+def test_only_buffers_that_nothing_writes_are_loaded_past_coherence() -> None:
+    text = emit(row_sum(), SM_90)
+    assert "ld.global.f32" in text and ".nc" not in text
+    assert "ld.global.nc.v4.f32" in emit(scaled_sum(), SM_90)
+
+
+def test_every_access_is_guarded_by_its_count() -> None:
+    guarded, bare = (emit(scaled_sum(), SM_90, guards) for guards in (Guards.ALL, Guards.NONE))
+    assert re.search(r"min\.u32 (%r\d+), %r\d+, %r\d+;\n +mad\.wide\.u32 (%rd\d+), \1, 4, %rd\d+;\n +ld\.", guarded)
+    assert re.search(r"setp\.lt\.u32 (%p\d+), .*;\n.*\n +@\1 st\.global\.f32", guarded)
+    assert "min.u32" not in bare and "@%p" not in bare.replace("bra", "")[bare.index("st.global") :]
+
+
+def test_an_index_of_shared_memory_is_guarded_unless_it_is_known_to_be_inside() -> None:
+    b = KernelBuilder("shared", 64)
+    x, y = b.buffer("x", I32, READ), b.buffer("y", I32, WRITE)
+    tile = b.shared("tile", I32, 64)
+    tile[b.thread_id()] = x[b.thread_id()]
+    b.barrier()
+    tile[x[0]] = 1
+    y[b.thread_id()] = tile[x[b.thread_id()]] + tile[b.thread_id()]
+    text = emit(b.finish(), SM_90)
+    assert len(re.findall(r"@%p\d+ st\.shared", text)) == 1 and len(re.findall(r"st\.shared", text)) == 2
+    assert len(re.findall(r"min\.u32 %r\d+, %r\d+, 63", text)) == 1
+
+
+def test_equal_kernels_give_equal_text() -> None:
+    for make in KERNELS.values():
+        assert emit(make(), SM_90) == emit(make(), SM_90)
+
+
+def test_a_dependent_kernel_waits_before_it_touches_memory() -> None:
+    text = emit(tile_max(), caps_of(BY_NAME["sm_90"], options=frozenset({DEPENDENT_LAUNCH})))
+    before, _, after = text.partition("griddepcontrol.wait")
+    assert "ld.global" not in before and "st." not in before and "ld.global" in after
+
+
+def test_what_the_device_lacks_is_refused_by_name() -> None:
+    plain = Caps(max_group_size=1024, max_shared_bytes=1 << 15, features=frozenset({"sm_90"}))
+    with pytest.raises(Unsupported, match="subgroup_shuffle in kernel tile_max: this device lacks subgroup"):
+        emit(tile_max(), plain)
+    with pytest.raises(Unsupported, match="128 threads a group, the device has 64"):
+        emit(row_sum(), Caps(max_group_size=64, features=SM_90.features))
+    with pytest.raises(Unsupported, match="2 buffers, the device has 1"):
+        emit(row_sum(), Caps(max_bindings=1, features=SM_90.features))
+    big = Kernel("big", (), (SharedArray("tile", F32, 1 << 14),), 32, Block((), ()))
+    with pytest.raises(Unsupported, match="65,536 bytes of shared memory, the device has 49,152"):
+        emit(big, SM_90)
+    with pytest.raises(Unsupported, match="the capabilities name none of sm_80"):
+        emit(silu(), Caps())
+
+
+@pytest.mark.parametrize(
+    ("capability", "expected"),
+    [((7, 5), None), ((8, 0), "sm_80"), ((8, 9), "sm_80"), ((9, 0), "sm_90"), ((10, 0), "sm_100"), ((12, 0), "sm_100")],
+)
+def test_the_best_architecture_of_a_gpu(capability: tuple[int, int], expected: str | None) -> None:
+    found = best_architecture(capability)
+    assert (found.name if found else None) == expected
+    if found is not None:
+        assert architecture_of(caps_of(found).features) is found
+    assert BY_NAME["sm_90a"].runs_on((9, 0)) and not BY_NAME["sm_90a"].runs_on((10, 0))
