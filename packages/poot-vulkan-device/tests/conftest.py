@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -23,6 +24,42 @@ Run = Callable[..., list[NDArray[Any]]]
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--update-spirv` writes the emitter's golden files instead of comparing with them."""
     parser.addoption("--update-spirv", action="store_true", help="write the SPIR-V golden files")
+
+
+class Table:
+    """The loader's functions, some of which answer something else. Counts the calls of each and notes their order."""
+
+    def __init__(self) -> None:
+        from poot_vulkan_device.api import LOADER
+
+        self._functions = LOADER
+        self.calls: Counter[str] = Counter()
+        self.log: list[str] = []
+        self.answers: dict[str, list[int | None]] = {}
+        self.after: dict[str, Callable[..., None]] = {}
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        function = getattr(self._functions, name)
+
+        def called(*args: Any) -> Any:
+            self.calls[name] += 1
+            self.log.append(name)
+            answers = self.answers.get(name)
+            answer = answers.pop(0) if answers else None
+            if answer is not None:
+                return answer
+            result = function(*args)
+            if name in self.after:
+                self.after[name](*args)
+            return result
+
+        return called
+
+
+@pytest.fixture(scope="session")
+def new_table() -> type[Table]:
+    """Makes tables to open devices with."""
+    return Table
 
 
 @pytest.fixture(scope="session")

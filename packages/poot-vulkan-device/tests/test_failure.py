@@ -5,7 +5,6 @@ code.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -52,34 +51,6 @@ class NoWeights:
 
     def tensor(self, name: str) -> StoredTensor:
         raise WeightError(name)
-
-
-class Table:
-    """The loader's functions, some of which answer something else. Counts the calls of each."""
-
-    def __init__(self) -> None:
-        from poot_vulkan_device.api import LOADER
-
-        self._functions = LOADER
-        self.calls: Counter[str] = Counter()
-        self.answers: dict[str, list[int | None]] = {}
-        self.after: dict[str, Callable[..., None]] = {}
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        function = getattr(self._functions, name)
-
-        def called(*args: Any) -> Any:
-            self.calls[name] += 1
-            answers = self.answers.get(name)
-            answer = answers.pop(0) if answers else None
-            if answer is not None:
-                return answer
-            result = function(*args)
-            if name in self.after:
-                self.after[name](*args)
-            return result
-
-        return called
 
 
 def gather(name: str = "gather", code: int = 17) -> Kernel:
@@ -272,8 +243,10 @@ WAITS: dict[str, Callable[[VulkanDevice, Recording, Buffer], object]] = {
 
 
 @pytest.mark.parametrize("name", WAITS)
-def test_a_hung_device_times_out_and_is_poisoned(open_device: Callable[..., VulkanDevice], name: str) -> None:
-    table = Table()
+def test_a_hung_device_times_out_and_is_poisoned(
+    open_device: Callable[..., VulkanDevice], name: str, new_table: Any
+) -> None:
+    table = new_table()
     device = open_device(functions=table)
     recording, buffer = busy(device, 80)
     device.set_timeout(0.1)
@@ -289,8 +262,8 @@ def test_a_hung_device_times_out_and_is_poisoned(open_device: Callable[..., Vulk
     assert table.calls.total() == calls, "the device was touched"
 
 
-def test_close_is_bounded_too_and_leaks_then(open_device: Callable[..., VulkanDevice]) -> None:
-    table = Table()
+def test_close_is_bounded_too_and_leaks_then(open_device: Callable[..., VulkanDevice], new_table: Any) -> None:
+    table = new_table()
     device = open_device(functions=table)
     recording, buffer = busy(device, 80)
     device.set_timeout(0.1)
@@ -344,12 +317,12 @@ CALLS = (
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_device_lost_in_any_call_is_told_once_and_refuses_from_then_on(
-    open_device: Callable[..., VulkanDevice], call: str
+    open_device: Callable[..., VulkanDevice], call: str, new_table: Any
 ) -> None:
     """Each time the call is made, until the walk ends without it."""
     seen = 0
     for place in range(10):
-        table = Table()
+        table = new_table()
         device = open_device(functions=table, staged=True)
         recording, held = busy(device, 1)
         table.answers[call] = [None] * place + [LOST]
@@ -375,9 +348,9 @@ def test_a_device_lost_in_any_call_is_told_once_and_refuses_from_then_on(
 @pytest.mark.parametrize("call", ["vkQueueSubmit", "vkWaitForFences"])
 @pytest.mark.parametrize("result", [NO_HOST_MEMORY, NO_DEVICE_MEMORY, FAILED_INITIALIZATION])
 def test_any_failure_of_a_submission_or_a_wait_poisons(
-    open_device: Callable[..., VulkanDevice], call: str, result: int
+    open_device: Callable[..., VulkanDevice], call: str, result: int, new_table: Any
 ) -> None:
-    table = Table()
+    table = new_table()
     device = open_device(functions=table)
     recording, buffer = busy(device, 1)
     table.answers[call] = [result]
@@ -387,8 +360,8 @@ def test_any_failure_of_a_submission_or_a_wait_poisons(
 
 
 @pytest.mark.parametrize("place", range(6))
-def test_a_device_lost_while_it_opens(open_device: Callable[..., VulkanDevice], place: int) -> None:
-    table = Table()
+def test_a_device_lost_while_it_opens(open_device: Callable[..., VulkanDevice], place: int, new_table: Any) -> None:
+    table = new_table()
     table.answers["vkQueueSubmit"] = [None] * place + [LOST]
     with pytest.raises(DeviceLost):
         open_device(functions=table)
@@ -397,9 +370,9 @@ def test_a_device_lost_while_it_opens(open_device: Callable[..., VulkanDevice], 
 
 @pytest.mark.parametrize("result", [NO_HOST_MEMORY, NO_DEVICE_MEMORY])
 def test_memory_that_the_driver_refuses_leaves_the_device_usable(
-    open_device: Callable[..., VulkanDevice], result: int
+    open_device: Callable[..., VulkanDevice], result: int, new_table: Any
 ) -> None:
-    table = Table()
+    table = new_table()
     with open_device(functions=table) as device:
         used = device.memory().used
         table.answers["vkAllocateMemory"] = [result] * 2
@@ -411,8 +384,10 @@ def test_memory_that_the_driver_refuses_leaves_the_device_usable(
         device.free(device.allocate(BufferKind.WEIGHT, 100_000_000))
 
 
-def test_code_that_the_driver_refuses_is_an_error_and_no_more(open_device: Callable[..., VulkanDevice]) -> None:
-    table = Table()
+def test_code_that_the_driver_refuses_is_an_error_and_no_more(
+    open_device: Callable[..., VulkanDevice], new_table: Any
+) -> None:
+    table = new_table()
     with open_device(functions=table) as device:
         faulty = Faulty(device, gather())
         kernel = gather("refused")
@@ -425,11 +400,13 @@ def test_code_that_the_driver_refuses_is_an_error_and_no_more(open_device: Calla
         faulty.run(np.arange(N))
 
 
-def test_a_step_lost_between_submit_and_collect_reaches_every_waiter(open_device: Callable[..., VulkanDevice]) -> None:
+def test_a_step_lost_between_submit_and_collect_reaches_every_waiter(
+    open_device: Callable[..., VulkanDevice], new_table: Any
+) -> None:
     """Two steps in flight in an engine: the first collection sees the loss, the second one and all later calls
     refuse.
     """
-    table = Table()
+    table = new_table()
     device = open_device(functions=table)
     b = Builder("double")
     key = SlotKey(SlotKind.INPUT, "x")
@@ -454,8 +431,8 @@ def test_a_step_lost_between_submit_and_collect_reaches_every_waiter(open_device
 # Devices that are refused
 
 
-def test_a_device_without_robust_access_is_refused(open_device: Callable[..., VulkanDevice]) -> None:
-    table = Table()
+def test_a_device_without_robust_access_is_refused(open_device: Callable[..., VulkanDevice], new_table: Any) -> None:
+    table = new_table()
 
     def forget(_physical: Any, wanted: Any) -> None:
         wanted.features.robustBufferAccess = 0
@@ -468,8 +445,8 @@ def test_a_device_without_robust_access_is_refused(open_device: Callable[..., Vu
     assert not instance_closed["vkCreateDevice"]
 
 
-def test_an_old_device_is_refused(open_device: Callable[..., VulkanDevice]) -> None:
-    table = Table()
+def test_an_old_device_is_refused(open_device: Callable[..., VulkanDevice], new_table: Any) -> None:
+    table = new_table()
 
     def age(_physical: Any, properties: Any) -> None:
         properties.apiVersion = 1 << 22
@@ -479,7 +456,7 @@ def test_an_old_device_is_refused(open_device: Callable[..., VulkanDevice]) -> N
         open_unskipped(table)
 
 
-def open_unskipped(table: Table) -> VulkanDevice:
+def open_unskipped(table: Any) -> VulkanDevice:
     from poot_executor.settings import DeviceSettings
     from poot_vulkan_device.instance import Instance
     from poot_vulkan_device.opening import open_adapter
@@ -487,8 +464,8 @@ def open_unskipped(table: Table) -> VulkanDevice:
     return open_adapter(Instance(table), 0, DeviceSettings())
 
 
-def test_a_closed_device_refuses_and_closes_again(open_device: Callable[..., VulkanDevice]) -> None:
-    table = Table()
+def test_a_closed_device_refuses_and_closes_again(open_device: Callable[..., VulkanDevice], new_table: Any) -> None:
+    table = new_table()
     device = open_device(functions=table)
     recording, buffer = busy(device, 1)
     device.replay(recording)

@@ -279,6 +279,23 @@ def test_a_device_under_a_watchdog_gets_several_submissions(
             assert device.device_time() is None or device.device_time() > 0
 
 
+def test_a_barrier_stands_between_any_two_commands(open_device: Callable[..., VulkanDevice], new_table: Any) -> None:
+    """As the driver is told: a full barrier at the start, between commands, and for the host at the end."""
+    table = new_table()
+    with open_device(functions=table) as device:
+        made = Bench(
+            device,
+            device.allocate(BufferKind.INPUT, 4),
+            device.allocate(BufferKind.ARENA, 8 * BYTES),
+            device.allocate(BufferKind.OUTPUT, BYTES),
+        )
+        commands = [made.step(0, 1), made.step(1, 2), Copy(made.place(2), made.place(3)), made.step(3, 4), made.emit(4)]
+        table.log.clear()
+        device.record(commands, made.block)
+        kinds = {"vkCmdDispatch": "d", "vkCmdCopyBuffer": "c", "vkCmdPipelineBarrier": "|", "vkEndCommandBuffer": "."}
+        assert "".join(kinds.get(name, "") for name in table.log) == "|d|d|c|d|c|."
+
+
 def test_recordings_leave_nothing_behind(device: Any, bench: Bench) -> None:
     """Memory of the process, after ten thousand descriptor sets and a thousand recordings."""
     used, blocks = device.memory().used, device.blocks
