@@ -82,9 +82,12 @@ def operations(graph: Graph, value: Value, stored: Set[Value]) -> int | None:
     if not is_inline(equation) or equation.op in DEAR or equation.op == "packed_dequant":
         return None
     total = MOVEMENT_COST.get(equation.op, 1)
-    for operand in equation.inputs:
+    for place, operand in enumerate(equation.inputs):
         cost = operations(graph, operand, stored)
-        if cost is None or total + cost > CHEAP_OPERATIONS:
+        if cost is None:
             return None
-        total += cost
+        # The index of a row is the same for all of its elements.
+        total += 1 if equation.op == "gather" and place == 1 else cost
+        if total > CHEAP_OPERATIONS:
+            return None
     return total
