@@ -16,7 +16,7 @@ from poot_executor.compile.attention import leaves_of, reads
 from poot_executor.compile.classify import weight_of
 from poot_executor.compile.expression import Scene
 from poot_executor.compile.locality import is_local
-from poot_executor.compile.lower.blocks import block_columns
+from poot_executor.compile.lower.blocks import block_columns, lane_words, row_units
 from poot_executor.compile.lower.scatter import whole_words
 from poot_executor.compile.precedence import Precedence
 from poot_executor.compile.program import Decline
@@ -141,7 +141,7 @@ class _Fuser:
         weight = weight_of(self.graph, self._anchor(region))
         assert weight is not None
         layout = self.layouts[weight]
-        return (layout.rows, layout.columns, block_columns(layout))
+        return (layout.rows, row_units(layout, self.caps), block_columns(layout), lane_words(layout, self.caps) or 0)
 
     def _reach(
         self, region: Region, domain: Value, products: Sequence[Value], candidates: Sequence[Region]
@@ -170,21 +170,23 @@ class _Fuser:
         return "it looks beyond the products of one block"
 
     def _reaches(self, domain: Value, columns: int) -> list[tuple[int, int]]:
-        """Blocks to try, smallest reach first: one place, pairs of one place in the two halves of the last axis, the
-        last axis."""
+        """Blocks to try, smallest reach first: one place, a pair of neighbours, a place in each half of the last axis,
+        the last axis."""
         last = domain.shape[-1] if domain.shape else 1
         found = [(1, 1)]
+        if columns % 2 == 0:
+            found.append((2, 1))
         if columns % last == 0:
             found += [(last, last // 2)] if last % 2 == 0 and last > 2 else []
             found += [(last, 1)]
         return found
 
     def _has_schedule(self, candidates: Sequence[Region], block: int, stride: int) -> bool:
-        rows, depth, columns = self._weight_shape(candidates[0])
+        rows, units, *_ = self._weight_shape(candidates[0])
         return (
             contraction_schedule(
                 rows,
-                depth // columns,
+                units,
                 1,
                 self.caps,
                 anchors=len(candidates),

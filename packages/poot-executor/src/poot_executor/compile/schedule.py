@@ -52,16 +52,17 @@ class ContractionSchedule:
         return asdict(self)
 
 
-def lane_count(units: int, caps: Caps) -> int:
-    """How many threads share a row of `units` blocks.
+def shares_rows(caps: Caps) -> bool:
+    """Do the lanes of a subgroup share a weight row? With rows interleaved in tiles each thread has rows of its own:
+    neighbouring threads then read neighbouring words anyway."""
+    return caps.tile_rows == 1 and caps.subgroup_width is not None and "subgroup" in caps.features
 
-    With rows interleaved in tiles a thread has rows of its own: neighbouring threads then read neighbouring words. With
-    plain rows the lanes of a subgroup read one row's neighbouring vectors, and several subgroups share a long row.
-    """
-    width = caps.subgroup_width
-    if caps.tile_rows > 1 or width is None or "subgroup" not in caps.features:
+
+def lane_count(units: int, caps: Caps) -> int:
+    """How many threads share a row of `units` pieces: the lanes of one subgroup, of several for a long row."""
+    if not shares_rows(caps) or caps.subgroup_width is None:
         return 1
-    lanes = width
+    lanes = caps.subgroup_width
     while lanes * 2 <= caps.group_threads and units > lanes * 4:
         lanes *= 2
     return lanes
@@ -107,12 +108,13 @@ SPLITS_MOST = 32
 @dataclass(frozen=True, slots=True)
 class AttentionSchedule:
     """`threads` a group, `queries` rows a group; `parts` of the threads sum values over positions of their own;
-    `splits` groups share the positions of a row."""
+    `splits` groups share the positions of a row; `unroll` loads of keys and values are on their way at once."""
 
     threads: int
     queries: int
     parts: int
     splits: int
+    unroll: int
 
     def shared_bytes(self, depth: int, columns: int) -> int:
         """Shared memory for queries of `depth`, weights, joined sums of `columns` and the group's reductions: one of
@@ -136,7 +138,7 @@ def attention_schedule(
         groups = -(-rows // queries) * batches
         tiles = -(-span // threads)
         splits = max(1, min(caps.parallel_groups // groups, tiles, SPLITS_MOST, caps.max_groups[2]))
-        schedule = AttentionSchedule(threads, queries, parts, splits)
+        schedule = AttentionSchedule(threads, queries, parts, splits, 16 if shares_rows(caps) else 4)
         if schedule.shared_bytes(depth, columns) <= caps.max_shared_bytes:
             return schedule
     return None

@@ -29,7 +29,6 @@ from poot_executor.kernel.handle import Handle
 
 LOWEST = float.fromhex("-0x1.fffffep+127")
 """The finite minimum: the running maximum before any position, so that no difference of maxima is NaN."""
-UNROLL = 4
 
 
 def lower_attention(scene: Scene, region: Region, caps: Caps) -> list[Draft]:
@@ -91,10 +90,12 @@ class _Kernel:
         total = [b.var(0.0, DType.F32, name="total") for _ in row]
         tiles = -(-self.span // self.threads)
         start, step = (b.group_id(2), self.schedule.splits) if split else (b.const(0, DType.I32), 1)
-        low, high = self._visible(batch, row, start, tiles, step)
+        low, end = self._visible(batch, row, start, tiles, step)
+        high = (end + (self.threads - 1)) // self.threads
         with b.range(low, high, step, name="tile") as tile:
             place, seen = self._place(batch, row, tile)
-            self._tile(batch, row, query, weights, tile, place, seen, sums, greatest, total)
+            filled = b.min(end - tile * self.threads, self.threads)
+            self._tile(batch, row, query, weights, tile, filled, place, seen, sums, greatest, total)
         self._join_parts(sums)
         with b.if_(b.thread_id() // self.columns == 0 if self.parts > 1 else b.const(True, DType.BOOL)):
             for m, at in enumerate(row):
@@ -150,24 +151,24 @@ class _Kernel:
         return place, [self._sees(batch, m, place) & inside for m in row]
 
     def _visible(self, batch: Index, row: list[Handle], start: Handle, tiles: int, step: int) -> tuple[Handle, Handle]:
-        """The run of tiles outside which no row of the group sees anything: from the first, to one past the last. The
-        mask is asked at every position once, before any score, so that a long capacity costs little."""
+        """The run of positions outside which no row of the group sees anything: its first tile, and one past its last
+        position. The mask is asked at every position once, before any score, so that a long capacity costs little."""
         b = self.frame.b
         if self.attention.mask is None:
-            return start, b.const(tiles, DType.I32)
-        low, high = b.var(tiles, DType.I32, name="low"), b.var(0, DType.I32, name="high")
+            return start, b.const(self.span, DType.I32)
+        low, end = b.var(tiles, DType.I32, name="low"), b.var(0, DType.I32, name="end")
         with b.range(start, tiles, step, name="tile") as tile:
-            _, seen = self._place(batch, row, tile)
+            place, seen = self._place(batch, row, tile)
             some = seen[0]
             for other in seen[1:]:
                 some = some | other
             low.set(b.select(some, b.min(low.get(), tile), low.get()))
-            high.set(b.select(some, tile + 1, high.get()))
-        return b.group_min(low.get()), b.group_max(high.get())
+            end.set(b.select(some, place + 1, end.get()))
+        return b.group_min(low.get()), b.group_max(end.get())
 
     def _tile(
-        self, batch: Index, row: list[Handle], query: SharedRef, weights: SharedRef, tile: Handle, place: Handle,
-        seen: list[Handle], sums: list[list[Var]], greatest: list[Var], total: list[Var],
+        self, batch: Index, row: list[Handle], query: SharedRef, weights: SharedRef, tile: Handle,
+        filled: Handle, place: Handle, seen: list[Handle], sums: list[list[Var]], greatest: list[Var], total: list[Var],
     ) -> None:  # fmt: skip
         b = self.frame.b
         for m, exponent in enumerate(self._exponents(batch, row, query, place)):
@@ -182,8 +183,8 @@ class _Kernel:
                 part.set(part.get() * scale)
         b.barrier()
         start = b.thread_id() // self.columns if self.parts > 1 else 0
-        with b.range(start, self.threads, self.parts, unroll=UNROLL, name="n") as n:
-            at = b.min(tile * self.threads + n, self.span - 1)
+        with b.range(start, filled, self.parts, unroll=self.schedule.unroll, name="n") as n:
+            at = tile * self.threads + n
             shares = [weights[n + m * self.threads] for m in range(len(row))]
             for j, column in enumerate(self._columns()):
                 value = self.frame.element(self.attention.out.inputs[1], (*batch, at, column))
@@ -196,8 +197,8 @@ class _Kernel:
         frame, b, attention = self.frame, self.frame.b, self.attention
         products = [b.var(0.0, DType.F32, name="score") for _ in row]
         wide = self.depth % 4 == 0
-        step = 4 if wide else 1
-        with b.range(0, self.depth, step, unroll=UNROLL if self.depth // step % UNROLL == 0 else None, name="k") as k:
+        step, unroll = 4 if wide else 1, self.schedule.unroll
+        with b.range(0, self.depth, step, unroll=unroll if self.depth // step % unroll == 0 else None, name="k") as k:
             index = (*batch, k, place)
             key = frame.emission.vector(attention.scores.inputs[1], index, len(batch)) if wide else None
             for i in range(step):

@@ -25,15 +25,15 @@ def accumulate(
     depth: int,
     lanes: int,
 ) -> list[Totals]:
-    """For each weight, Σₖ x[token, k] · w[row, k] for each token and row, in ascending blocks: every `lanes`-th block
+    """For each weight, Σₖ x[token, k] · w[row, k] for each token and row, in ascending blocks: every `lanes`-th piece
     from the thread's own.
 
-    The weights (equally many columns a block) are read at the same rows; `reads[token](first)` gives that token's block
-    of activations. Rows beyond a weight lie in its padding to whole tiles, or past it, where robust access reads some
+    The weights (whose blocks have one shape) are read at the same rows; `reads[token](first)` gives that token's run of
+    activations. Rows beyond a weight lie in its padding to whole tiles, or past it, where robust access reads some
     word: do not store them.
     """
     totals = [[[b.var(0.0, DType.F32, name="total") for _ in rows] for _ in reads] for _ in readers]
-    units = depth // readers[0].columns
+    units = depth // readers[0].columns * readers[0].pieces
     if lanes == 1:
         with b.range(0, units, name="block") as block:
             _add_block(b, readers, reads, rows, block, totals)
@@ -54,17 +54,20 @@ def _add_block(
     readers: Sequence[BlockReader],
     reads: Sequence[Callable[[Handle], Column]],
     rows: Sequence[Handle],
-    block: Handle,
+    unit: Handle,
     totals: list[Totals],
 ) -> None:
-    words = [[reader.words(row, block) for row in rows] for reader in readers]
-    activations = [read(block * readers[0].columns) for read in reads]
+    like = readers[0]
+    block, piece = (unit, 0) if like.pieces == 1 else (unit // like.pieces, unit % like.pieces)
+    words = [[reader.words(row, block, piece) for row in rows] for reader in readers]
+    starts = [block * like.columns + (piece * like.run + start) for start in like.starts]
+    activations = [[read(start) for start in starts] for read in reads]
     sums = [_Block(reader, words[w]) for w, reader in enumerate(readers)]
     plain: list[Handle | None] = [None] * len(reads)
-    for column in readers[0].order():
-        at = [activation(column) for activation in activations]
+    for run, column in like.order():
+        at = [runs[run](column) for runs in activations]
         for part in sums:
-            part.add(b, column, at)
+            part.add(b, run, column, at)
         if any(reader.has_minimum for reader in readers):
             plain = [x if p is None else p + x for p, x in zip(plain, at, strict=True)]
     for part, total in zip(sums, totals, strict=True):
@@ -92,9 +95,9 @@ class _Block:
         self.words = words
         self.sums: dict[tuple[int, int], Handle] = {}
 
-    def add(self, b: KernelBuilder, column: int, at: Sequence[Handle]) -> None:
+    def add(self, b: KernelBuilder, run: int, column: int, at: Sequence[Handle]) -> None:
         for j, words in enumerate(self.words):
-            quant = self.reader.value(words, column)
+            quant = self.reader.value(words, run, column)
             for m, x in enumerate(at):
                 known = self.sums.get((m, j))
                 self.sums[m, j] = x * quant if known is None else b.fma(x, quant, known)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from poot_executor.compile.classify import weight_of
 from poot_executor.compile.expression import Scene, unravel
 from poot_executor.compile.lower.activations import Column, activation_blocks
-from poot_executor.compile.lower.blocks import BlockReader
+from poot_executor.compile.lower.blocks import BlockReader, lane_words
 from poot_executor.compile.lower.draft import PER_WORD, Draft, Frame, grid, pack_word
 from poot_executor.compile.lower.products import Totals, accumulate, sum_lanes
 from poot_executor.compile.lower.row_map import RowMap
@@ -73,7 +73,7 @@ class _Template:
         weight = weight_of(self.frame.scene.graph, anchor)
         assert weight is not None
         wide, narrow = (self.frame.weight_part(weight, self.part) for _ in range(2))
-        return BlockReader(self.b, wide, narrow, layout, layout.parts[self.part])
+        return BlockReader(self.b, wide, narrow, layout, layout.parts[self.part], lane_words(layout, self.frame.caps))
 
     def _fitting(self) -> tuple[int, list[ContractionSchedule]]:
         """As many tokens a thread as shared memory has room for, and the schedule of each segment then."""
@@ -89,7 +89,7 @@ class _Template:
         )
 
     def _schedule(self, segment: Segment, readers: list[BlockReader], tile: int) -> ContractionSchedule:
-        units = self.depth // readers[0].columns
+        units = self.depth // readers[0].columns * readers[0].pieces
         schedule = contraction_schedule(
             readers[0].part.rows,
             units,
@@ -171,7 +171,7 @@ class _Template:
         """Each token's blocks of activations as a segment takes them, normed by the totals."""
         frame, projection = self.frame, self.projection
         uniform = self.schedules[s].lanes == 1
-        read = activation_blocks(frame, projection.left, self.readers[s][0].columns, self.threads, uniform=uniform)
+        read = activation_blocks(frame, projection.left, self.readers[s][0].run, self.threads, uniform=uniform)
         prologue = projection.prologue
         if prologue is None:
             return [lambda first, token=token: read(token, first) for token in tokens]
