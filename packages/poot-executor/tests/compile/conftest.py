@@ -79,6 +79,7 @@ class Decoder:
         x = f.last_token(p.reshape(x, (rows, tokens, self.WIDTH)), last)
         x = f.rms_norm(x, self.weight(None, "norm", self.WIDTH), 1e-5)
         logits = f.linear(x, table, FORMATS["f32"])
+        b.output("logits", logits)
         b.output("token", p.argmax(logits, 1))
         b.output("non_finite", f.non_finite(logits))
 

@@ -1,0 +1,132 @@
+"""Deterministic programs: a row's bits depend on its tokens alone, not on neighbours, chunks or what is fused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from poot_eval.conformance.session import Session, open_session
+from poot_eval.device import ReferenceDevice
+from poot_executor.compile import Caps, CompileOptions, Target, compile
+from poot_executor.dtype import F32, to_bytes
+from poot_executor.formats import FORMATS
+from poot_executor.graph import functional as f
+from poot_executor.graph.keys import SlotKey, SlotKind, StateKey
+from poot_executor.weights import WeightKey
+
+# Few threads, so that a row of 160 columns would take more of them alone, and positions would be split.
+ROWS = Caps(tile_rows=4, group_threads=4, parallel_groups=64)
+LANES = Caps(group_threads=8, subgroup_width=4, parallel_groups=64, features=frozenset(["subgroup"]), max_bindings=31)
+CAPS = {"rows": ROWS, "lanes": LANES}
+DETERMINISTIC = CompileOptions(deterministic=True)
+TOKEN, POS, LAST, WRITE, BLOCKS = (
+    SlotKey(k) for k in (SlotKind.TOKEN, SlotKind.POS, SlotKind.LAST, SlotKind.WRITE_MAP, SlotKind.SLOT_MAP)
+)
+
+
+class Bench:
+    """A decoder with its weights, stepped on a device; KV states are kept between steps."""
+
+    def __init__(self, decoder, rng, caps, like=None, **options):
+        self.decoder, self.device, self.options = decoder, ReferenceDevice(caps), {"layers": 1} | options
+        self.capacity = decoder.CAPACITY
+        self.weights = {} if like is None else like.weights
+        self.programs = {}
+        self.rng = rng
+        self.states = {}
+
+    def step(self, tokens, starts, lasts=None):
+        """Logits [rows, vocabulary] of each row's last token; tokens [rows][tokens]."""
+        ids = np.array(tokens, np.int32)
+        rows, count = ids.shape
+        starts = np.array(starts, np.int32)
+        lasts = np.full(rows, count - 1, np.int32) if lasts is None else np.array(lasts, np.int32)
+        at = starts[:, None] + np.arange(count)
+        write = np.where(np.arange(count) <= lasts[:, None], at + np.arange(rows)[:, None] * self.capacity, -1)
+        if ids.shape not in self.programs:
+            graph = self.decoder(rows, count, **self.options).graph()
+            self.programs[ids.shape] = compile(graph, self.device.target, DETERMINISTIC)
+        program = self.programs[ids.shape]
+        inputs = {TOKEN: ids, POS: starts, LAST: lasts, WRITE: write.astype(np.int32)}
+        for item in program.graph.inputs:
+            shape = item.value.shape
+            if isinstance(item.key, WeightKey):
+                fresh = (self.rng.standard_normal(shape) * shape[-1] ** -0.5).astype(np.float32)
+                inputs[item.key] = self.weights.setdefault(item.key, fresh)
+            elif isinstance(item.key, StateKey):
+                inputs[item.key] = self.states.get(item.key, np.full(shape, np.nan, np.float32))
+            elif item.key == BLOCKS:
+                own = np.arange(rows * self.capacity // 4).reshape(rows, -1)
+                inputs[item.key] = own.astype(np.int32)
+        session = Session(self.device, program, inputs)
+        session.set_inputs(inputs)
+        session.poison()
+        result = session.run(session.lower())
+        session.close()
+        self.states = dict(result.state)
+        return result.outputs["logits"]
+
+
+def bits(x):
+    return to_bytes(x, F32)
+
+
+@pytest.fixture
+def prompt(rng):
+    return [[int(i) for i in rng.integers(0, 11, 4)] for _ in range(3)]
+
+
+@pytest.mark.parametrize("caps", CAPS)
+def test_alone_as_in_a_batch_and_in_any_chunks(decoder, rng, prompt, caps):
+    batched = Bench(decoder, rng, CAPS[caps])
+    together = batched.step(prompt, [0, 0, 0])
+    alone = Bench(decoder, rng, CAPS[caps], batched)
+    assert bits(alone.step([prompt[1]], [0])[0]) == bits(together[1])
+    chunked = Bench(decoder, rng, CAPS[caps], batched)
+    first, second, third, fourth = prompt[0]
+    chunked.step([[first, 0]], [0], [0])  # padded by a token that is none
+    chunked.step([[second, third]], [1])
+    assert bits(chunked.step([[fourth, 0]], [3], [0])[0]) == bits(together[0])
+    for key, pool in chunked.states.items():
+        assert bits(pool[:4]) == bits(batched.states[key][:4]), key
+
+
+def test_token_by_token_as_at_once(decoder, rng, prompt):
+    """From a paged pool and a contiguous one."""
+    whole = Bench(decoder, rng, ROWS, paged=True)
+    together = whole.step(prompt[:2], [0, 0])
+    single = Bench(decoder, rng, ROWS, whole)
+    for place, token in enumerate(prompt[1]):
+        last = single.step([[token]], [place])
+    assert bits(last[0]) == bits(together[1])
+
+
+@pytest.mark.parametrize("caps", CAPS)
+@pytest.mark.parametrize("kind", ["rms", "layer"])
+def test_a_norm_alone_as_before_a_contraction(g, rng, caps, kind):
+    """What an output needs is stored and read; otherwise each group norms its rows for itself."""
+    dense = FORMATS["f32"]
+    x, scale, shift, weight = g.floats(3, 160), g.floats(160), g.floats(160), g.weight(dense, 8, 160)
+    normed = f.rms_norm(x, scale, 1e-5) if kind == "rms" else f.layer_norm(x, scale, shift, 1e-5)
+    g.builder.output("y", f.linear(normed, weight, dense))
+    fused = g.builder.build()
+    g.builder.output("normed", normed)
+    results = []
+    for graph in (fused, g.builder.build()):
+        with open_session(ReferenceDevice(CAPS[caps]), graph, g.given() | {}, DETERMINISTIC) as session:
+            results.append(session.run(session.lower()).outputs["y"])
+            regions = [d.region for d in session.program.dispatches]
+        assert regions == (["projection"] if graph is fused else ["row_reduction", "contraction"])
+    assert bits(results[0]) == bits(results[1])
+
+
+@pytest.mark.parametrize("caps", CAPS)
+def test_only_deterministic_programs_give_up_splits(decoder, caps):
+    graph = decoder(1, 1).graph()
+
+    def splits(options):
+        program = compile(graph, Target("paper", CAPS[caps]), options)
+        return {d.schedule["splits"] for d in program.dispatches if d.region == "attention"}
+
+    assert splits(DETERMINISTIC) == {1}
+    assert min(splits(CompileOptions())) > 1
