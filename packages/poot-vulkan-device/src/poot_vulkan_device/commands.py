@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 from typing import Any
 
 from poot_vulkan_device.api import Handle, check, ffi, number, typed
@@ -11,6 +12,14 @@ from poot_vulkan_device.pipelines import Layout, VulkanKernel
 
 Binding = tuple[Handle, int, int]
 """A buffer, and the offset and size of the bytes bound."""
+
+
+class Stage(Enum):
+    """What a command is, as barriers tell them apart."""
+
+    COMPUTE = "compute"
+    TRANSFER = "transfer"
+    ANY = "any"
 
 
 class Commands:
@@ -25,9 +34,11 @@ class Commands:
         self._pool = made[0]
         self._compute = number("VK_PIPELINE_BIND_POINT_COMPUTE")
         self._storage = number("VK_DESCRIPTOR_TYPE_STORAGE_BUFFER")
-        stages = [number(f"VK_PIPELINE_STAGE_{name}_BIT") for name in ("COMPUTE_SHADER", "TRANSFER", "HOST")]
-        self._work, self._host = stages[0] | stages[1], stages[2]
         self._simultaneous = number("VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT")
+        compute, transfer, self._host = (
+            number(f"VK_PIPELINE_STAGE_{name}_BIT") for name in ("COMPUTE_SHADER", "TRANSFER", "HOST")
+        )
+        self._stages = {Stage.COMPUTE: compute, Stage.TRANSFER: transfer, Stage.ANY: compute | transfer}
         self._between = self._memory_barrier("MEMORY_READ", "MEMORY_WRITE")
         self._after = self._memory_barrier("HOST_READ")
 
@@ -55,21 +66,23 @@ class Commands:
         check("vkAllocateCommandBuffers", result)
         begin = typed("VkCommandBufferBeginInfo", "COMMAND_BUFFER_BEGIN_INFO", flags=self._simultaneous)
         check("vkBeginCommandBuffer", self._functions.vkBeginCommandBuffer(made[0], begin))
-        self.barrier(made[0])
+        self.barrier(made[0], Stage.ANY, Stage.ANY)
         return made[0]
 
-    def barrier(self, commands: Handle) -> None:
-        """What follows sees everything that was written before, and overwrites nothing that is still read."""
-        self._barrier(commands, self._work, self._between)
+    def barrier(self, commands: Handle, before: Stage, after: Stage) -> None:
+        """What follows sees everything that was written before, and overwrites nothing that is still read. Before
+        and after it is what those stages do.
+        """
+        self._barrier(commands, self._stages[before], self._stages[after], self._between)
 
     def end(self, commands: Handle) -> None:
         """Recorded, with everything that was written visible to the host once the submission is done."""
-        self._barrier(commands, self._host, self._after)
+        self._barrier(commands, self._stages[Stage.ANY], self._host, self._after)
         check("vkEndCommandBuffer", self._functions.vkEndCommandBuffer(commands))
 
-    def _barrier(self, commands: Handle, stages: int, barrier: Any) -> None:
+    def _barrier(self, commands: Handle, before: int, after: int, barrier: Any) -> None:
         none = ffi.NULL
-        self._functions.vkCmdPipelineBarrier(commands, self._work, stages, 0, 1, barrier, 0, none, 0, none)
+        self._functions.vkCmdPipelineBarrier(commands, before, after, 0, 1, barrier, 0, none, 0, none)
 
     def dispatch(self, commands: Handle, kernel: VulkanKernel, set: Handle, groups: tuple[int, int, int]) -> None:
         """Run a kernel over a grid of groups."""
@@ -159,13 +172,12 @@ class Commands:
         bottom = number("VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT")
         self._functions.vkCmdWriteTimestamp(commands, bottom, pool, place)
 
-    def read_stamps(self, pool: Handle, target: Any, count: int) -> bool:
-        """Whether all stamps were there; `target` (u64 each) then has them."""
-        wide = number("VK_QUERY_RESULT_64_BIT")
-        fetch = self._functions.vkGetQueryPoolResults
-        result = fetch(self._native.device, pool, 0, count, 8 * count, target, 8, wide)
-        check("vkGetQueryPoolResults", result)
-        return bool(result == 0)
+    def copy_stamps(self, commands: Handle, pool: Handle, place: int, target: tuple[Handle, int]) -> None:
+        """Put this stamp and the next one (u64 each) into a buffer: the host then reads them without asking the
+        driver.
+        """
+        flags = number("VK_QUERY_RESULT_64_BIT") | number("VK_QUERY_RESULT_WAIT_BIT")
+        self._functions.vkCmdCopyQueryPoolResults(commands, pool, place, 2, *target, 8, flags)
 
     def destroy_stamps(self, pool: Handle) -> None:
         """Give a pool of time stamps back."""

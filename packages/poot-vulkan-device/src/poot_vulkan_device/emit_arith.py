@@ -65,6 +65,19 @@ def _shift(codes: Mapping[DType, Code]) -> Rule:
     return rule
 
 
+def _rem(e: Emitter, op: Op) -> None:
+    if op.result.dtype is U32:
+        e.define(op, Code.U_MOD, *e.ids(op))
+    elif op.attrs.get("nonnegative"):
+        e.define(op, Code.S_REM, *e.ids(op))
+    else:
+        # Of negative operands Vulkan leaves OpSRem undefined, and drivers give something else.
+        left, right = e.ids(op)
+        type = e.type(op.result.type)
+        quotient = e.module.result(Code.S_DIV, type, left, right)
+        e.define(op, Code.I_SUB, left, e.module.result(Code.I_MUL, type, quotient, right))
+
+
 def _mulhi(e: Emitter, op: Op) -> None:
     type = e.type(op.result.type)
     pair = e.module.result(Code.U_MUL_EXTENDED, e.module.declare(Code.TYPE_STRUCT, type, type), *e.ids(op))
@@ -184,7 +197,6 @@ _BY_DTYPE: Mapping[str, Mapping[DType, Code]] = {
     "neg": {F32: Code.F_NEGATE, **_both(Code.S_NEGATE)},
     "not": {BOOL: Code.LOGICAL_NOT, **_both(Code.NOT)},
     "div": {F32: Code.F_DIV, **_ints(Code.S_DIV, Code.U_DIV)},
-    "rem": _ints(Code.S_REM, Code.U_MOD),
     "and": {BOOL: Code.LOGICAL_AND, **_both(Code.BITWISE_AND)},
     "or": {BOOL: Code.LOGICAL_OR, **_both(Code.BITWISE_OR)},
     "xor": {BOOL: Code.LOGICAL_NOT_EQUAL, **_both(Code.BITWISE_XOR)},
@@ -228,9 +240,9 @@ def add_arithmetic(rules: Rules[Rule]) -> None:
     rules.rule("subgroup_id")(_index(BuiltIn.SUBGROUP_ID))
     rules.rule("subgroup_size")(_index(BuiltIn.SUBGROUP_SIZE))
     single = {
-        "const": _const, "abs": _abs, "mulhi": _mulhi, "select": _select, "cast": _cast, "bitcast": _bitcast,
-        "half_to_float": _half_to_float, "float_to_half": _float_to_half, "dot4": _dot4, "vector": _vector,
-        "extract": _extract, "group_id": _group_id,
+        "const": _const, "abs": _abs, "rem": _rem, "mulhi": _mulhi, "select": _select, "cast": _cast,
+        "bitcast": _bitcast, "half_to_float": _half_to_float, "float_to_half": _float_to_half, "dot4": _dot4,
+        "vector": _vector, "extract": _extract, "group_id": _group_id,
     }  # fmt: skip
     for name, rule in single.items():
         rules.rule(name)(rule)

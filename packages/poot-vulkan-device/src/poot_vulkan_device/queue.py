@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from poot_executor.device import Buffer, BufferKind, BufferSlice, Commands, Copy, Dispatch, Recording
 from poot_executor.errors import DeviceError
 from poot_vulkan_device.adapter import Adapter
-from poot_vulkan_device.api import Handle, ffi
-from poot_vulkan_device.commands import Binding
+from poot_vulkan_device.api import Handle
+from poot_vulkan_device.commands import Binding, Stage
 from poot_vulkan_device.commands import Commands as Encoder
 from poot_vulkan_device.memory import Memory, words
 from poot_vulkan_device.pipelines import Layout, VulkanKernel
@@ -25,10 +25,15 @@ COPY_WORK_PER_BYTE = 2
 """A copy reads and writes each byte: its weight in the planner's unit, which is bytes moved."""
 
 
+STAMPS_AT = 8
+"""Where the time stamps begin in a recording's report, after the fault word and padding."""
+
+
 @dataclass(slots=True, eq=False)
 class VulkanRecording(Recording):
-    """Command buffers that are submitted in order. `buffers` are all that they touch; `names` those of the kernels that
-    may fault, by identity; `word` is the host's view of the fault word.
+    """Command buffers that are submitted in order. `buffers` are all that they touch; `names` those of the kernels
+    that may fault, by identity. `report` is where the device leaves the fault word and its time stamps; `word` and
+    `times` are the host's view of them.
     """
 
     names: dict[int, str]
@@ -36,9 +41,9 @@ class VulkanRecording(Recording):
     segments: list[Handle] = field(default_factory=list)
     sets: Handle | None = None
     stamps: Handle | None = None
-    times: Any = None
-    fault: Buffer | None = None
-    word: Any = None
+    report: Buffer | None = None
+    word: NDArray[np.uint32] | None = None
+    times: NDArray[np.uint64] | None = None
     in_flight: int = 0
     released: bool = False
 
@@ -72,15 +77,27 @@ class Recorder:
         faulting = {d.kernel.identity: d.kernel.name for d in dispatches if d.kernel.faults}
         recording = VulkanRecording(faulting, frozenset(touched))
         try:
-            if faulting:
-                recording.fault = self._memory.allocate(BufferKind.STAGING, 4)
-                recording.word = recording.fault.handle.view.view(np.uint32)
-                recording.word[0] = 0
-            self._encode(recording, commands, self._bake(recording, dispatches))
+            segments = split(commands, self.budget)
+            self._add_report(recording, len(segments))
+            self._encode(recording, segments, self._bake(recording, dispatches))
         except BaseException:
             self.release(recording)
             raise
         return recording
+
+    def _add_report(self, recording: VulkanRecording, segments: int) -> None:
+        """Memory for the fault word and two time stamps a segment, as far as the recording has them."""
+        stamps = 2 * segments * self._stamps
+        if not recording.names and not stamps:
+            return
+        recording.report = self._memory.allocate(BufferKind.STAGING, STAMPS_AT + 8 * stamps)
+        view = recording.report.handle.view
+        view[:] = 0
+        if recording.names:
+            recording.word = view[:4].view(np.uint32)
+        if stamps:
+            recording.stamps = self._encoder.create_stamps(stamps)
+            recording.times = view[STAMPS_AT:].view(np.uint64)
 
     def _bake(self, recording: VulkanRecording, dispatches: Sequence[Dispatch]) -> list[Handle]:
         """A descriptor set for each dispatch; equal ones share one."""
@@ -128,16 +145,14 @@ class Recorder:
             (arg.slice.buffer.handle.buffer, arg.slice.offset, 4 * arg.count) for arg in dispatch.args
         ]
         if kernel.faults:
-            assert recording.fault is not None
-            bindings.append((recording.fault.handle.buffer, 0, 4))
+            assert recording.report is not None
+            bindings.append((recording.report.handle.buffer, 0, 4))
         return kernel.layout, tuple(bindings)
 
-    def _encode(self, recording: VulkanRecording, commands: Commands, sets: Sequence[Handle]) -> None:
-        encoder, segments = self._encoder, split(commands, self.budget)
-        if self._stamps:
-            recording.stamps = encoder.create_stamps(2 * len(segments))
-            recording.times = ffi.new("uint64_t[]", 2 * len(segments))
-        following = iter(sets)
+    def _encode(
+        self, recording: VulkanRecording, segments: Sequence[Sequence[Dispatch | Copy]], sets: Sequence[Handle]
+    ) -> None:
+        encoder, following = self._encoder, iter(sets)
         for place, segment in enumerate(segments):
             buffer = encoder.begin()
             recording.segments.append(buffer)
@@ -145,7 +160,7 @@ class Recorder:
                 encoder.stamp(buffer, recording.stamps, 2 * place, reset=True)
             for number, command in enumerate(segment):
                 if number:
-                    encoder.barrier(buffer)
+                    encoder.barrier(buffer, stage(segment[number - 1]), stage(command))
                 if isinstance(command, Dispatch):
                     encoder.dispatch(buffer, command.kernel, next(following), command.groups)
                 else:
@@ -156,18 +171,19 @@ class Recorder:
                     )
                     encoder.copy(buffer, from_, to, source.nbytes)
             if recording.stamps is not None:
+                assert recording.report is not None
                 encoder.stamp(buffer, recording.stamps, 2 * place + 1, reset=False)
+                encoder.copy_stamps(
+                    buffer, recording.stamps, 2 * place, (recording.report.handle.buffer, STAMPS_AT + 16 * place)
+                )
             encoder.end(buffer)
 
     def seconds(self, recording: VulkanRecording) -> float | None:
         """The device's own time of the last replay; None where it does not say."""
-        if recording.stamps is None or recording.in_flight:
+        if recording.times is None or recording.in_flight:
             return None
-        count = 2 * len(recording.segments)
-        if not self._encoder.read_stamps(recording.stamps, recording.times, count):
-            return None
-        times = recording.times
-        ticks = sum(times[place + 1] - times[place] & self._mask for place in range(0, count, 2))
+        times = recording.times.tolist()
+        ticks = sum(end - begin & self._mask for begin, end in zip(times[::2], times[1::2], strict=True))
         return ticks * self._period * 1e-9
 
     def release(self, recording: VulkanRecording) -> None:
@@ -182,9 +198,14 @@ class Recorder:
             self._encoder.destroy_sets(recording.sets)
         if recording.stamps is not None:
             self._encoder.destroy_stamps(recording.stamps)
-        if recording.fault is not None:
-            recording.word = None
-            self._memory.free(recording.fault)
+        if recording.report is not None:
+            recording.word = recording.times = None
+            self._memory.free(recording.report)
+
+
+def stage(command: Dispatch | Copy) -> Stage:
+    """Where a command runs."""
+    return Stage.COMPUTE if isinstance(command, Dispatch) else Stage.TRANSFER
 
 
 def split(commands: Commands, budget: int | None) -> list[list[Dispatch | Copy]]:
