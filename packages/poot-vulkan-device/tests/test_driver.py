@@ -85,6 +85,11 @@ def test_caps_follow_the_limits() -> None:
     assert caps.parallel_groups > caps_of(CPU, set(), None).parallel_groups
     assert (caps.subgroup_width, caps.features) == (32, {"subgroup", "dot4"})
     assert caps_of(GPU, {"dot4"}, 32).subgroup_width is None
+    assert (caps.tile_rows, caps_of(GPU, {"dot4"}, 32).tile_rows, caps_of(CPU, {"subgroup"}, 8).tile_rows) == (
+        1,
+        32,
+        32,
+    )
     assert caps.errors["div"] > caps_of(CPU, set(), None).errors["div"]
     assert (caps.contracts, caps.flushes_denormals) == (False, False)
     assert caps_of(GPU, set(), None, Arithmetic(contracts=True, flushes_denormals=True)).contracts

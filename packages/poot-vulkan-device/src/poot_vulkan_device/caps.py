@@ -27,6 +27,9 @@ routines divide, and so inherit some of it."""
 WATCHDOG_WORK = 4 << 30
 """Bytes moved by one submission to a device that may drive a display: well below a second on a slow one."""
 
+GPU_THREADS = 128
+"""A group's threads, that schedules start from."""
+
 GPU_GROUPS = 256
 """Vulkan does not say how wide a GPU is: this many groups fill a large one."""
 
@@ -47,6 +50,7 @@ def caps_of(
 ) -> Caps:
     """The caps of a device with those features and that arithmetic."""
     limits, arithmetic = adapter.limits, arithmetic or Arithmetic()
+    width = subgroup_width if "subgroup" in features else None
     errors = LLVMPIPE_ERRORS if adapter.name.startswith("llvmpipe") else VULKAN_ERRORS
     return Caps(
         # One storage buffer is the fault word's.
@@ -58,10 +62,12 @@ def caps_of(
         max_shared_bytes=limits.shared_bytes,
         # 256: the largest value that Vulkan lets this limit have, so that layouts are the same everywhere.
         offset_alignment=max(256, limits.offset_alignment),
-        group_threads=32 if adapter.software else 64,
+        group_threads=32 if adapter.software else GPU_THREADS,
         parallel_groups=os.cpu_count() or 1 if adapter.software else GPU_GROUPS,
-        tile_rows=32,
-        subgroup_width=subgroup_width if "subgroup" in features else None,
+        # A CPU reads ahead where neighbouring lanes have rows of their own, and a reduction over lanes costs it much. On
+        # a GPU the lanes of a subgroup share a row, as far as it has any.
+        tile_rows=32 if adapter.software or width is None else 1,
+        subgroup_width=width,
         features=frozenset(features),
         contracts=arithmetic.contracts,
         flushes_denormals=arithmetic.flushes_denormals,
