@@ -15,7 +15,7 @@ from poot_executor.graph.keys import SlotKey, SlotKind, StateKey
 from poot_executor.weights import WeightKey
 
 # Few threads, so that a row of 160 columns would take more of them alone, and positions would be split.
-ROWS = Caps(tile_rows=4, group_threads=4, parallel_groups=64)
+ROWS = Caps(group_threads=4, parallel_groups=64)
 LANES = Caps(group_threads=8, subgroup_width=4, parallel_groups=64, features=frozenset(["subgroup"]), max_bindings=31)
 CAPS = {"rows": ROWS, "lanes": LANES}
 DETERMINISTIC = CompileOptions(deterministic=True)

@@ -6,6 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+TRIES = 20_000
+"""Spans that are placed in search of a smaller arena."""
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -31,26 +34,70 @@ def align(nbytes: int, alignment: int) -> int:
 
 
 def plan_arena(spans: Sequence[Span], alignment: int) -> ArenaPlan:
-    """Give each span the lowest offset at which it meets no span alive with it, largest first."""
+    """Give each span the lowest offset at which it meets no span alive with it, in the best of several orders.
+
+    Where even that takes more than must be alive at once, what ends highest is placed earlier and all is tried again, a
+    bounded number of times.
+    """
+    if not spans:
+        return ArenaPlan((), 0, 0)
     sizes = [align(span.nbytes, alignment) for span in spans]
-    offsets = [0] * len(spans)
-    placed: list[int] = []
-    total = 0
-    for i in sorted(range(len(spans)), key=lambda i: (-sizes[i], spans[i].first)):
-        alive = sorted((offsets[j], offsets[j] + sizes[j]) for j in placed if _together(spans[i], spans[j]))
+    floor = _floor(spans, sizes)
+    meets = _meetings(spans)
+    everything = range(len(spans))
+    lengths = [span.last - span.first + 1 for span in spans]
+    orders = [
+        sorted(everything, key=lambda i: (-sizes[i], spans[i].first)),
+        sorted(everything, key=lambda i: (spans[i].first, -lengths[i], -sizes[i])),
+        sorted(everything, key=lambda i: (-lengths[i], -sizes[i], spans[i].first)),
+        sorted(everything, key=lambda i: (-sizes[i] * lengths[i], spans[i].first)),
+    ]
+    best, least, order = [0] * len(spans), -1, orders[0]
+    tries = 0
+    while least != floor and (tries < len(orders) or tries * len(spans) < TRIES):
+        if tries < len(orders):
+            order = orders[tries]
+        offsets = _placed(order, sizes, meets)
+        total = max(at + size for at, size in zip(offsets, sizes, strict=True))
+        if least < 0 or total < least:
+            best, least = offsets, total
+        ends = [at + size for at, size in zip(offsets, sizes, strict=True)]
+        order = _earlier(order, ends.index(max(ends)))
+        tries += 1
+    return ArenaPlan(tuple(best), least, floor)
+
+
+def _placed(order: Sequence[int], sizes: Sequence[int], meets: Sequence[Sequence[int]]) -> list[int]:
+    """Offsets by span, each the lowest that is free of those placed before."""
+    offsets = [-1] * len(sizes)
+    for i in order:
         at = 0
-        for low, high in alive:
+        for low, size in sorted((offsets[j], sizes[j]) for j in meets[i] if offsets[j] >= 0):
             if at + sizes[i] <= low:
                 break
-            at = max(at, high)
+            at = max(at, low + size)
         offsets[i] = at
-        placed.append(i)
-        total = max(total, at + sizes[i])
-    return ArenaPlan(tuple(offsets), total, _floor(spans, sizes))
+    return offsets
 
 
-def _together(a: Span, b: Span) -> bool:
-    return a.first <= b.last and b.first <= a.last
+def _earlier(order: Sequence[int], span: int) -> list[int]:
+    """The order with one span at half of its place."""
+    at = order.index(span)
+    rest = [i for i in order if i != span]
+    return [*rest[: at // 2], span, *rest[at // 2 :]]
+
+
+def _meetings(spans: Sequence[Span]) -> list[list[int]]:
+    """The spans that are alive at some time with each."""
+    meets: list[list[int]] = [[] for _ in spans]
+    alive: list[int] = []
+    for i in sorted(range(len(spans)), key=lambda i: spans[i].first):
+        alive = [j for j in alive if spans[j].last >= spans[i].first]
+        for j in alive:
+            meets[i].append(j)
+            meets[j].append(i)
+        alive.append(i)
+    return meets
 
 
 def _floor(spans: Sequence[Span], sizes: Sequence[int]) -> int:
