@@ -64,8 +64,8 @@ def caps_of(
         offset_alignment=max(256, limits.offset_alignment),
         group_threads=32 if adapter.software else GPU_THREADS,
         parallel_groups=os.cpu_count() or 1 if adapter.software else GPU_GROUPS,
-        # A CPU reads ahead where neighbouring lanes have rows of their own, and a reduction over lanes costs it much. On
-        # a GPU the lanes of a subgroup share a row, as far as it has any.
+        # A CPU reads ahead where neighbouring lanes have rows of their own, and a reduction over lanes costs it much.
+        # On a GPU the lanes of a subgroup share a row, as far as it has any.
         tile_rows=32 if adapter.software or width is None else 1,
         subgroup_width=width,
         features=frozenset(features),

@@ -22,6 +22,12 @@ class Stage(Enum):
     ANY = "any"
 
 
+def _accesses(stage: Stage) -> int:
+    """All that a stage does to memory. Drivers flush more caches for the general MEMORY_READ and MEMORY_WRITE."""
+    kinds = {Stage.COMPUTE: ("SHADER",), Stage.TRANSFER: ("TRANSFER",), Stage.ANY: ("SHADER", "TRANSFER")}[stage]
+    return sum(number(f"VK_ACCESS_{kind}_{way}_BIT") for kind in kinds for way in ("READ", "WRITE"))
+
+
 class Commands:
     """The command pool of a device, and what is recorded with it."""
 
@@ -35,18 +41,20 @@ class Commands:
         self._compute = number("VK_PIPELINE_BIND_POINT_COMPUTE")
         self._storage = number("VK_DESCRIPTOR_TYPE_STORAGE_BUFFER")
         self._simultaneous = number("VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT")
-        compute, transfer, self._host = (
-            number(f"VK_PIPELINE_STAGE_{name}_BIT") for name in ("COMPUTE_SHADER", "TRANSFER", "HOST")
-        )
+        compute, transfer = (number(f"VK_PIPELINE_STAGE_{name}_BIT") for name in ("COMPUTE_SHADER", "TRANSFER"))
         self._stages = {Stage.COMPUTE: compute, Stage.TRANSFER: transfer, Stage.ANY: compute | transfer}
-        self._between = self._memory_barrier("MEMORY_READ", "MEMORY_WRITE")
-        self._after = self._memory_barrier("HOST_READ")
-
-    @staticmethod
-    def _memory_barrier(*reads: str) -> Any:
-        to = sum(number(f"VK_ACCESS_{name}_BIT") for name in reads)
-        write = number("VK_ACCESS_MEMORY_WRITE_BIT")
-        return typed("VkMemoryBarrier", "MEMORY_BARRIER", srcAccessMask=write, dstAccessMask=to)
+        self._barriers = {
+            (before, after): typed(
+                "VkMemoryBarrier", "MEMORY_BARRIER", srcAccessMask=_accesses(before), dstAccessMask=_accesses(after)
+            )
+            for before in Stage
+            for after in Stage
+        }  # fmt: skip
+        self._host = number("VK_PIPELINE_STAGE_HOST_BIT")
+        self._after = typed(
+            "VkMemoryBarrier", "MEMORY_BARRIER",
+            srcAccessMask=_accesses(Stage.ANY), dstAccessMask=number("VK_ACCESS_HOST_READ_BIT"),
+        )  # fmt: skip
 
     def close(self) -> None:
         """Give the pool back."""
@@ -73,7 +81,7 @@ class Commands:
         """What follows sees everything that was written before, and overwrites nothing that is still read. Before
         and after it is what those stages do.
         """
-        self._barrier(commands, self._stages[before], self._stages[after], self._between)
+        self._barrier(commands, self._stages[before], self._stages[after], self._barriers[before, after])
 
     def end(self, commands: Handle) -> None:
         """Recorded, with everything that was written visible to the host once the submission is done."""
