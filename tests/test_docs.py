@@ -147,3 +147,16 @@ def test_links_lead_somewhere() -> None:
         if not (document.parent / target).exists()
     ]
     assert broken == []
+
+
+def test_every_module_has_its_sentence() -> None:
+    """docs/structure.md lists the modules and packages that there are, each once, and no other."""
+    page = (ROOT / "docs" / "structure.md").read_text()
+    listed = []
+    for section in re.split(r"^### ", page, flags=re.MULTILINE)[1:]:
+        folder = ROOT / "packages" / section.split("\n", 1)[0]
+        (source,) = (path for path in (folder / "src").iterdir() if (path / "__init__.py").exists())
+        listed += [source / name for name in re.findall(r"^\| \**`([^`]+)`\** \| .+[.?] \|$", section, re.MULTILINE)]
+    modules = {path for path in ROOT.glob("packages/*/src/*/**/*.py") if path.name != "__init__.py"}
+    packages = {path.parent for path in ROOT.glob("packages/*/src/*/*/**/__init__.py")}
+    assert sorted(listed) == sorted(modules | packages)
