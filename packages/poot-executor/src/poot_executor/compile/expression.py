@@ -169,6 +169,10 @@ class Emission:
                 at = len(source.shape) - behind
                 lead = _reshaped(self.b, index[:axis], value.shape[:axis], source.shape[:at])
                 return self.vector(source, (*lead, *index[axis:]), at)
+            case "reshape" if axis == len(value.shape) - 1 and source.shape and source.shape[-1] % 4 == 0:
+                # Rows of both are whole vectors, in one row-major order.
+                place = _reshaped(self.b, index, value.shape, source.shape)
+                return self.vector(source, place, len(source.shape) - 1)
         return None
 
     def _compute(self, value: Value, index: Index) -> Handle:
@@ -304,9 +308,14 @@ def _concat(e: Emission, inputs, params, output: Value, index: Index) -> Handle:
     )
     for source in inputs:
         extent = source.shape[axis]
-        with b.if_((place >= at) & (place < at + extent)):
-            result.set(e.element(source, (*index[:axis], place - at, *index[axis + 1 :])))
+        here = (place >= at) & (place < at + extent)
+        inner = (*index[:axis], place - at, *index[axis + 1 :])
         at += extent
+        if here.constant is True:
+            return e.element(source, inner)
+        if here.constant is None:
+            with b.if_(here):
+                result.set(e.element(source, inner))
     return result.get()
 
 
@@ -321,7 +330,10 @@ def _pad(e: Emission, inputs, params, output: Value, index: Index) -> Handle:  #
             inside = inside & (i < low + extent)
         places.append(i - low if low else i)
     held = HELD[output.dtype]
-    result = b.var(literal(params["value"], output.dtype).item(), held, name="padded")
+    number = literal(params["value"], output.dtype).item()
+    if inside.constant is not None:
+        return e.element(source, tuple(places)) if inside.constant else b.const(number, held)
+    result = b.var(number, held, name="padded")
     with b.if_(inside):
         result.set(e.element(source, tuple(places)))
     return result.get()
