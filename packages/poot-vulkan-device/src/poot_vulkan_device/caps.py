@@ -27,8 +27,10 @@ routines divide, and so inherit some of it."""
 WATCHDOG_WORK = 4 << 30
 """Bytes moved by one submission to a device that may drive a display: well below a second on a slow one."""
 
-GPU_THREADS = 128
-"""A group's threads, that schedules start from."""
+GPU_THREADS = 64
+"""A group's threads, that schedules start from: 64, 128 and 256 decode SmolLM2 at 819, 737 and 773 tokens a second
+on an H200.
+"""
 
 GPU_GROUPS = 256
 """Vulkan does not say how wide a GPU is: this many groups fill a large one."""
