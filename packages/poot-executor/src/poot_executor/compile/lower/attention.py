@@ -108,6 +108,7 @@ class _Kernel:
                                 b, flat, b.group_id(2), column, sums[m][j].get(), greatest[m].get(), total[m].get()
                             )
                     else:
+                        assert out is not None
                         value = finished(frame, attention, batch, column, sums[m][j].get(), total[m].get())
                         frame.supply(attention.out.output, lambda _index, value=value: value)
                         position = flat * self.columns + column

@@ -77,7 +77,7 @@ class _Template:
 
     def _fitting(self) -> tuple[int, list[ContractionSchedule]]:
         """As many tokens a thread as shared memory has room for, and the schedule of each segment then."""
-        segments, caps = self.projection.segments, self.frame.caps
+        segments, caps, most = self.projection.segments, self.frame.caps, 0
         for tile in range(min(self.count, tile_most(caps)), 0, -1):
             found = [self._schedule(s, r, tile) for s, r in zip(segments, self.readers, strict=True)]
             most = max(p.shared_bytes(len(s.anchors), s.block, caps) for s, p in zip(segments, found, strict=True))
