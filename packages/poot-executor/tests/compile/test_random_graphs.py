@@ -333,8 +333,9 @@ def test_random_graphs_match_the_oracle(case):
     check(case, [ReferenceDevice(caps) for caps in CAPS])
 
 
-@pytest.mark.slow
-@settings(QUICK, max_examples=1500)
-@given(graphs(most=16))
-def test_many_random_graphs_match_the_oracle(case):
+@pytest.mark.sweep
+@pytest.mark.parametrize("part", range(30))
+@settings(QUICK, max_examples=50)
+@given(case=graphs(most=16))
+def test_many_random_graphs_match_the_oracle(case, part):
     check(case, [ReferenceDevice(caps) for caps in CAPS])
