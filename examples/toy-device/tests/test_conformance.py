@@ -4,6 +4,8 @@ import pytest
 
 from poot_eval.conformance import DeviceConformance, open_or_skip
 
+pytestmark = pytest.mark.device("toy")
+
 
 @pytest.fixture(scope="module")
 def device():

@@ -4,6 +4,8 @@ import pytest
 
 from poot_eval.conformance import DeviceConformance, open_or_skip
 
+pytestmark = pytest.mark.device("reference")
+
 
 @pytest.fixture(scope="module", params=["reference:subgroups", "reference:plain"])
 def device(request):

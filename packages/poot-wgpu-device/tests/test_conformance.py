@@ -4,6 +4,8 @@ import pytest
 
 from poot_eval.conformance import DeviceConformance, open_or_skip
 
+pytestmark = pytest.mark.device("wgpu")
+
 
 @pytest.fixture(scope="module")
 def device():
