@@ -22,7 +22,8 @@ from poot_executor.kernel.passes.ranges import Range, Ranges
 from poot_executor.kernel.rules import Rules
 from poot_executor.kernel.uniform import Uniformity
 from poot_ptx_device.architecture import architecture_of
-from poot_ptx_device.caps import DEPENDENT_LAUNCH, WARP
+from poot_ptx_device.caps import DEPENDENT_LAUNCH, EARLY_PREFETCH, WARP
+from poot_ptx_device.early import EarlyLoads
 
 ENTRY = "poot_kernel"
 """The entry point's name in every module."""
@@ -86,6 +87,7 @@ class Emitter:
     def text(self) -> str:
         """The whole module. Raises Unsupported for an operation without a rule or capability."""
         waits = DEPENDENT_LAUNCH in self.caps.features
+        early = self._early() if waits and EARLY_PREFETCH in self.caps.features else []
         self.block(self.kernel.body)
         registers = [f".reg .{name} {CLASSES[name]}<{count}>;" for name, count in self._counts.items() if count]
         arrays = [
@@ -94,7 +96,7 @@ class Emitter:
         start = ["griddepcontrol.launch_dependents;"] * waits
         # Nothing of the grid before may be read, and nothing that it reads written, until it has ended.
         ready = ["griddepcontrol.wait;"] * waits
-        body = [*registers, *arrays, *start, *self._head, *ready, *self._lines, "ret;"]
+        body = [*registers, *arrays, *start, *self._head, *early, *ready, *self._lines, "ret;"]
         return "\n".join(
             [
                 f"// {self.kernel.name}",
@@ -110,6 +112,22 @@ class Emitter:
                 "",
             ]
         )
+
+    def _early(self) -> list[str]:
+        """Instructions that ask for weights, to stand before the wait for the kernel ahead."""
+        found = EarlyLoads(self.kernel)
+        done: set[Op | Val] = set()
+        for load in found.loads:
+            for step in found.steps(load.operands[0]):
+                if isinstance(step, Op):
+                    if step not in done:
+                        self._rules[step](self, step)
+                    done.add(step)
+                else:
+                    self.alias(step[0], self.lanes(step[1]))
+            self.line(f"prefetch.global.L2 {load_address(self, load)}")
+        lines, self._lines = self._lines, []
+        return lines
 
     def _parameters(self) -> list[str]:
         found = [f".param .u64 p{place}, .param .u32 n{place}" for place in range(len(self.kernel.params))]
@@ -244,6 +262,21 @@ class Emitter:
 
 Rule = Callable[[Emitter, Op], None]
 """Emits one operation."""
+
+
+def element(e: Emitter, place: int, index: str) -> str:
+    """The address of an element, in brackets: indices are widened here."""
+    if is_literal(index):
+        return f"[{e.address(place)}+{4 * int(index)}]"
+    return f"[{e.result('b64', f'mad.wide.u32 {{}}, {index}, 4, {e.address(place)}')}]"
+
+
+def load_address(e: Emitter, load: Op) -> str:
+    """The address of a load, in brackets: the nearest element that there is."""
+    place, index = load.attrs["buffer"], e.scalar(load.operands[0])
+    if e.guarded:
+        index = e.result("b32", f"min.u32 {{}}, {index}, {e.last(place, load.result.type.width)}")
+    return element(e, place, index)
 
 
 def moves(e: Emitter, dtypes: Sequence[DType], targets: Sequence[str], sources: Sequence[str]) -> None:
