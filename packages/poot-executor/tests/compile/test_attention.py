@@ -478,3 +478,26 @@ def test_a_short_span_needs_less_shared_memory(g, run):
     (dispatch,) = match.program.dispatches
     assert dispatch.region == "attention"
     assert dispatch.schedule["queries"] < 8
+
+
+def test_a_row_that_shared_memory_does_not_hold(g, run):
+    a = Attended(g, rows=1, tokens=1, heads=1, kv_heads=1, width=64)
+    g.output(a.out(f.softmax(a.masked(a.scores()))))
+    check_declined(
+        run,
+        g,
+        "a row of 64 columns needs more than 256 bytes of shared memory",
+        Caps(group_threads=8, max_shared_bytes=256),
+    )
+
+
+@pytest.mark.parametrize("bindings", [4, 5, 8])
+def test_few_bindings(g, run, bindings):
+    """Queries, keys, values, starts and the result are five; groups that share a row need three more."""
+    a = Attended(g, rows=1, tokens=1, heads=1, kv_heads=1, span=33)
+    g.output(a.out(f.softmax(a.masked(a.scores()))))
+    caps = Caps(group_threads=8, parallel_groups=64, max_bindings=bindings)
+    if bindings == 4:
+        check_declined(run, g, "it reads and writes 5 buffers, the target binds fewer", caps)
+    else:
+        assert run(g, caps).regions == ("attention",) * (2 if bindings == 8 else 1)

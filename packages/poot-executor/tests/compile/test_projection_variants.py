@@ -283,6 +283,12 @@ def test_fewer_weights_a_dispatch_where_bindings_are_few(g, run, bindings):
     assert all(d.schedule["prologue"] for d in match.program.dispatches)
 
 
+def test_a_norm_that_leaves_no_bindings_for_the_rest_is_stored(g, run):
+    cos, sin = table(g, 1, 8)
+    g.output(f.rope(p.reshape(linear(g, normed(g, 1), 32), (1, 1, 2, 16)), cos, sin))
+    assert run(g, Caps(group_threads=16, tile_rows=4, max_bindings=6)).regions == ("row_reduction", "projection")
+
+
 @pytest.mark.parametrize("rows", [1, 5])
 def test_weights_in_parts_with_epilogues(g, run, rows):
     caps = Caps(tile_rows=4, group_threads=16, max_binding_bytes=2048)

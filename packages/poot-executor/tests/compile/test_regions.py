@@ -327,8 +327,8 @@ def test_every_decline_names_an_equation(g):
 def listed(graph):
     """One line a region: its kind, what it stores, and what is in it."""
     graph, _ = run_passes(graph)
-    regions = fuse_attention(graph, form_regions(graph))
-    regions = fuse_projections(graph, regions, weight_layouts(graph, CAPS), CAPS)
+    layouts = weight_layouts(graph, CAPS)
+    regions = fuse_projections(graph, fuse_attention(graph, form_regions(graph), layouts, CAPS), layouts, CAPS)
     lines = []
     for region in regions.regions:
         inside = []

@@ -8,15 +8,19 @@ in any association: p may divide by the sum or multiply by its reciprocal, be re
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from math import isfinite
+from math import isfinite, prod
 
 import numpy as np
 
 from poot_executor.compile.classify import ELEMENTWISE
+from poot_executor.compile.expression import Scene
 from poot_executor.compile.program import Decline
 from poot_executor.compile.region import Attention, Region, Regions
+from poot_executor.compile.schedule import attention_schedule
+from poot_executor.compile.target import Caps
 from poot_executor.dtype import DType
 from poot_executor.graph.graph import Equation, Graph, Value
+from poot_executor.layout import WeightLayout
 
 FAINT = -1e30
 """A score at or below this stands for a masked position."""
@@ -55,8 +59,9 @@ def match_attention(
     return Attention(scores.anchor, inner, exponent, left, rounded, out, region.root, mask, evens)
 
 
-def fuse_attention(graph: Graph, regions: Regions) -> Regions:
-    """Every attention as one region; a contraction over a softmax that is none says why."""
+def fuse_attention(graph: Graph, regions: Regions, layouts: Mapping[Value, WeightLayout], caps: Caps) -> Regions:
+    """Every attention that the target has room for as one region; a contraction over a softmax that is none says
+    why."""
     by_root = {r.root: r for r in regions.regions}
     position = {e.output: i for i, e in enumerate(graph.equations)}
     readers: dict[Value, list[Region]] = {}
@@ -71,6 +76,8 @@ def fuse_attention(graph: Graph, regions: Regions) -> Regions:
             continue
         found = match_attention(graph, region, by_root, readers)
         if isinstance(found, Attention):
+            found = _room(Scene(graph, regions.stored, layouts), found, caps) or found
+        if isinstance(found, Attention):
             fused[region.root] = Region("attention", region.root, region.anchor, (), found)
             gone |= {found.weights, found.scores_root}
         else:
@@ -78,6 +85,27 @@ def fuse_attention(graph: Graph, regions: Regions) -> Regions:
     kept = tuple(fused.get(r.root, r) for r in regions.regions if r.root not in gone)
     reasons = [d for root, d in declined.items() if root not in gone]
     return Regions(kept, regions.stored - gone, (*regions.declines, *reasons))
+
+
+def bindings(scene: Scene, attention: Attention) -> int:
+    """Buffers that the kernel of an attention binds where its groups share no row."""
+    scores, out, root = attention.scores, attention.out, attention.root
+    inner = Scene(scene.graph, scene.stored - {attention.scores_root, attention.weights, root}, scene.layouts)
+    read = [(v, frozenset()) for v in (*scores.inputs, out.inputs[1])]
+    read += [(attention.scores_root, {scores.output}), (attention.exponent, {attention.scores_root})]
+    read += [(root, {out.output})]
+    return 1 + len({leaf for value, supplied in read for leaf in inner.leaves(value, supplied)})
+
+
+def _room(scene: Scene, attention: Attention, caps: Caps) -> str | None:
+    """What the target lacks for an attention in one kernel."""
+    *lead, rows, columns = attention.out.output.shape
+    depth = attention.scores.inputs[0].shape[-1]
+    span = attention.out.inputs[1].shape[-2]
+    if attention_schedule(rows, prod(lead), span, depth, columns, caps) is None:
+        return f"a row of {depth} columns needs more than {caps.max_shared_bytes:,} bytes of shared memory"
+    count = bindings(scene, attention)
+    return None if count <= caps.max_bindings else f"it reads and writes {count} buffers, the target binds fewer"
 
 
 def leaves_of(graph: Graph, region: Region, stored: Set[Value]) -> set[Value]:

@@ -41,8 +41,8 @@ def compile(graph: Graph, target: Target, options: CompileOptions = CompileOptio
     schema = make_schema(graph, target.caps.offset_alignment)
     if target.caps.granularity is Granularity.GRAPH:
         return _program(graph, target, schema, _whole_graph(graph, target, layouts), passes, ())
-    regions = fuse_attention(graph, form_regions(graph))
     caps = batch_invariant(target.caps) if options.deterministic else target.caps
+    regions = fuse_attention(graph, form_regions(graph), layouts, caps)
     regions = fuse_projections(graph, regions, layouts, caps)
     _limit("expression_operations", options.limits.expression_operations, longest_expression(graph, regions.stored))
     scene = Scene(graph, regions.stored, layouts)

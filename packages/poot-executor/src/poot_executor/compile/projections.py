@@ -68,10 +68,14 @@ class _Fuser:
         merged: list[Region] = []
         for left, found in self.segments.items():
             prologue = self._prologue(left)
+            segments = [s for _, s in sorted(found, key=lambda f: f[0])]
+            if prologue is not None:
+                self.stored.discard(prologue.root)
+                if any(self._bindings([s], left, prologue) > self.caps.max_bindings for s in segments):
+                    self.stored.add(prologue.root)
+                    prologue = None
             if prologue is not None:
                 self.taken.add(prologue.root)
-                self.stored.discard(prologue.root)
-            segments = [s for _, s in sorted(found, key=lambda f: f[0])]
             merged += [self._region(Projection(left, g, prologue)) for g in self._together(segments, left, prologue)]
         kept = [r for r in self.regions if r.root not in self.taken] + whole
         everything = sorted([*kept, *merged], key=lambda r: self.position[r.root])

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 from math import prod
 
+from poot_executor.compile.attention import bindings
 from poot_executor.compile.elementwise import narrowed
 from poot_executor.compile.expression import Index, Scene, unravel
 from poot_executor.compile.lower.attention_combine import Partials, combine_splits, finished
 from poot_executor.compile.lower.draft import Draft, Frame
 from poot_executor.compile.region import Attention, Region
-from poot_executor.compile.schedule import AttentionSchedule, attention_schedule
+from poot_executor.compile.schedule import AttentionSchedule, attention_schedule, batch_invariant
 from poot_executor.compile.target import Caps
 from poot_executor.dtype import DType
-from poot_executor.errors import Unsupported
 from poot_executor.graph.graph import Value
 from poot_executor.kernel.buffers import SharedRef
 from poot_executor.kernel.builder import Var
@@ -37,12 +37,10 @@ def lower_attention(scene: Scene, region: Region, caps: Caps) -> list[Draft]:
     assert attention is not None
     *lead, rows, columns = attention.out.output.shape
     span, depth = attention.out.inputs[1].shape[-2], attention.scores.inputs[0].shape[-1]
-    schedule = attention_schedule(rows, prod(lead), span, depth, columns, caps)
-    if schedule is None:
-        raise Unsupported(
-            f"attention of {attention.out.output.type}",
-            f"one row of {depth} columns needs more than {caps.max_shared_bytes:,} bytes of shared memory",
-        )
+    # Groups that share a row bind three buffers more, for what each gathered.
+    splits = bindings(scene, attention) + 3 <= caps.max_bindings
+    schedule = attention_schedule(rows, prod(lead), span, depth, columns, caps if splits else batch_invariant(caps))
+    assert schedule is not None, "the matcher sees to that"
     stored = scene.stored - {root, attention.out.output}
     inner = Scene(scene.graph, stored, scene.layouts)
     frame = Frame(inner, caps, region.kind, schedule.threads)
