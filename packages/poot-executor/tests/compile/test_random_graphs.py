@@ -285,14 +285,95 @@ def counted(g):
     return p.iota(g.b, shape, g.number(0, len(shape) - 1), g.one_of([F32, I32, U32]))
 
 
+def siblings(g):
+    """Contractions of one input, a norm before them, and epilogues that look at each other and beyond their place."""
+    count, width = g.number(1, 4), g.one_of([32, 64])
+    x = g.slot(TensorType((count, width), F32))
+    if g.number(0, 2):
+        x = f.rms_norm(x, g.slot(TensorType((width,), F32)), 1e-3)
+    made = [x] if g.number(0, 3) == 0 else []
+    for _ in range(g.number(2, 3)):
+        weight, format_ = g.weight(g.one_of(["f32", "bf16", "q4_1", "q8_0"]), g.one_of([8, 8, 16]), width)
+        y = f.linear(x, weight, format_, activations=g.one_of([F32, F32, F32, BF16])) * 0.1
+        for _ in range(g.number(0, 3)):
+            y = g.one_of([turned, halved, paired, gated, scattered, lambda g, y, _: p.tanh(y)])(g, y, made)
+        made.append(y)
+    return made
+
+
+def turned(g, y, made):
+    """Places of a row in another order."""
+    count, width = y.shape
+    at = g.number(1, width - 1)
+    return p.concat([p.slice_(y, (0, at), (count, width)), p.slice_(y, (0, 0), (count, at))], 1)
+
+
+def halved(g, y, made):
+    """The two halves of each head, turned into one another."""
+    count, width = y.shape
+    heads = p.reshape(y, (count, width // 4, 4))
+    low, high = (p.slice_(heads, (0, 0, a), (count, width // 4, a + 2)) for a in (0, 2))
+    cos = p.broadcast(p.reshape(p.cos(g.slot(TensorType((count, 2), F32))), (count, 1, 2)), low.shape)
+    return p.reshape(p.concat([low * cos - high, high * cos + low], 2), (count, width))
+
+
+def paired(g, y, made):
+    """Neighbours, turned into one another."""
+    count, width = y.shape
+    pairs = p.reshape(y, (count, width // 2, 2))
+    even, odd = (p.slice_(pairs, (0, 0, a), (count, width // 2, a + 1)) for a in (0, 1))
+    return p.reshape(p.concat([even - odd * 0.5, odd + even], 2), (count, width))
+
+
+def gated(g, y, made):
+    same = [v for v in made if v.type == y.type]
+    other = g.one_of(same) if same else y
+    return g.one_of([lambda: f.silu(y) * other, lambda: y + p.tanh(other), lambda: y * f.softmax(other)])()
+
+
+def scattered(g, y, made):
+    """Written into a pool; what is read back is gathered from it."""
+    count, width = y.shape
+    dtype = g.one_of([F32, F32, BF16])
+    key, before = g.state(TensorType((6, width), dtype))
+    index = g.slot(TensorType((count,), I32), g.rng.permutation(6)[:count].astype(np.int32))
+    after = p.scatter_update(before, index, p.cast(y, dtype))
+    g.b.next_state(key, after)
+    return p.cast(p.gather(g.one_of([after, before]), index), F32)
+
+
+def attended(g):
+    """Scores, anything elementwise, a softmax and values; insides that may be read elsewhere."""
+    lead = g.one_of([(), (2,), (1, 2)])
+    count, span, width = g.number(1, 5), g.number(2, 13), g.one_of([2, 4, 5])
+    q, k, v = (g.slot(TensorType((*lead, n, width), F32)) for n in (count, span, span))
+    axes = tuple(range(len(lead)))
+    scores = q @ p.transpose(k, (*axes, len(lead) + 1, len(lead)))
+    x = scores * 0.5
+    if g.number(0, 1):
+        x = g.one_of([lambda: p.tanh(x) * 2.0, lambda: x + g.slot(x.type), lambda: x - p.abs_(x) * 0.25])()
+    if g.number(0, 2):
+        seen = g.slot(TensorType(x.shape, BOOL), np.asarray(g.rng.random(x.shape) < g.one_of([0.6, 0.1])))
+        x = p.select(seen, x, g.b.splat(g.one_of([f.MASKED, -1e30, -50.0]), x.type))
+    weights = f.softmax(x)
+    made = [scores] if g.number(0, 7) == 0 else []
+    made += [weights] if g.number(0, 7) == 0 else []
+    out = weights @ v
+    return [*made, out * g.slot(out.type) if g.number(0, 1) else out]
+
+
 MAKERS = [
     unary, unary, binary, binary, broadcasted, logical, of_bool, converted, converted, bits, moved, moved, moved,
     reduced, reduced, rows, top_k, product, projected, packed, gathered, embedded, updated, updated, inserted, counted,
 ]  # fmt: skip
 
 
+LAYERS = [siblings, siblings, attended, unary, binary, broadcasted, moved, reduced, rows, product]
+"""Makers of what models are made of, in ways that none is."""
+
+
 @st.composite
-def graphs(draw, most=10):
+def graphs(draw, most=10, makers=tuple(MAKERS)):
     """A small graph of any primitives over slots, states and weights, with its inputs."""
     g = Drawn(draw, Builder("random"), np.random.default_rng(draw(st.integers(0, 2**32 - 1))))
     for _ in range(draw(st.integers(1, 3))):
@@ -302,9 +383,8 @@ def graphs(draw, most=10):
     states = [g.state(TensorType(g.one_of(SHAPES), g.one_of(held))) for _ in range(draw(st.integers(0, 2)))]
     g.values += [state for _, state in states]
     for _ in range(draw(st.integers(1, most))):
-        made = g.one_of(MAKERS)(g)
-        if made is not None and made.type.count <= 128:
-            g.values.append(made)
+        made = g.one_of(makers)(g)
+        g.values += [x for x in (made if isinstance(made, list) else [made]) if x is not None and x.type.count <= 128]
     for key, state in states:
         same = [v for v in g.values if v.type == state.type]
         if g.number(0, 3):
@@ -330,6 +410,20 @@ QUICK = settings(deadline=None, max_examples=40, suppress_health_check=list(Heal
 @QUICK
 @given(graphs())
 def test_random_graphs_match_the_oracle(case):
+    check(case, [ReferenceDevice(caps) for caps in CAPS])
+
+
+@settings(QUICK, max_examples=12)
+@given(graphs(most=3, makers=tuple(LAYERS)))
+def test_random_layers_match_the_oracle(case):
+    check(case, [ReferenceDevice(caps) for caps in CAPS])
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("part", range(10))
+@settings(QUICK, max_examples=25)
+@given(case=graphs(most=5, makers=tuple(LAYERS)))
+def test_many_random_layers_match_the_oracle(case, part):
     check(case, [ReferenceDevice(caps) for caps in CAPS])
 
 
