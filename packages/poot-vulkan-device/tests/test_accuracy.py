@@ -45,6 +45,11 @@ def signed(low: float, high: float) -> Callable[[np.random.Generator], Floats]:
     return lambda rng: scaled(low, high)(rng) * rng.choice(np.array([-1, 1], np.float32), COUNT)
 
 
+def near_quadrants(_: np.random.Generator) -> Floats:
+    """The multiples of π/2 up to 100,000 as far as float32 has them: what is left of them is where reduction fails."""
+    return np.resize(np.arange(1, 63_662) * (math.pi / 2), COUNT).astype(np.float32)
+
+
 ERF = np.vectorize(math.erf, otypes=[np.float64])
 
 RANGES = [
@@ -57,8 +62,10 @@ RANGES = [
     ("log", (uniform(0.5, 2),), np.log),
     ("sin", (uniform(-7, 7),), np.sin),
     ("sin", (signed(1e-6, 1e5),), np.sin),
+    ("sin", (near_quadrants,), np.sin),
     ("cos", (uniform(-7, 7),), np.cos),
     ("cos", (signed(1e-6, 1e5),), np.cos),
+    ("cos", (near_quadrants,), np.cos),
     ("tanh", (signed(1e-6, 12),), np.tanh),
     ("erf", (signed(1e-6, 5),), ERF),
     ("pow", (scaled(1e-3, 1e3), uniform(-12, 12)), np.power),

@@ -11,7 +11,7 @@ from poot_executor.compile.target import Caps
 from poot_vulkan_device.adapter import Adapter, Kind
 
 _ROUTINES: Mapping[str, float] = MappingProxyType(
-    {"exp": 2.0, "log": 1.5, "sin": 3.0, "cos": 3.0, "tanh": 2.0, "erf": 2.0, "pow": 2.0}
+    {"exp": 2.0, "log": 1.5, "sin": 3.5, "cos": 3.5, "tanh": 2.0, "erf": 2.0, "pow": 2.0}
 )
 """ULP of the routines where division is exact. Sine and cosine for |x| ≤ 100,000."""
 

@@ -125,13 +125,15 @@ fn poot_erf(x: f32) -> f32 {
     ("poot_exp", "poot_is_nan"),
 )
 
-# r = x − n·π/2 with π/2 in four parts, the first three of 8 bits so that their products are exact while n < 2^16: |x|
-# ≤ 100,000. x: r, y: the quadrant's sine (0) or cosine (1) and sign in two bits.
+# r = x − n·π/2 with π/2 in six parts, the first five of 8 bits so that their products are exact while n < 2^16: |x|
+# ≤ 100,000. Off by at most 1.5 ULP of r, also next to a multiple of π/2. x: r, y: the quadrant's sine (0) or cosine (1)
+# and sign in two bits.
 _QUADRANT = Routine(
     """\
 fn poot_quadrant(x: f32) -> vec2<f32> {
     let n = round(x * 0.63661975f);
-    let r = (((x - n * 1.5703125f) - n * 0.00048255920f) - n * 1.2665987e-6f) - n * 9.920936e-10f;
+    var r = (((x - n * 1.5703125f) - n * 0.00048255920f) - n * 1.2665987e-6f) - n * 9.8953024e-10f;
+    r = (r - n * 2.5579538e-12f) - n * 5.390303e-15f;
     return vec2<f32>(r, n);
 }"""
 )

@@ -132,12 +132,12 @@ def erf(b: Operations, x: Handle) -> Handle:
 
 
 def _quadrant(b: Operations, x: Handle) -> tuple[Handle, Handle]:
-    """r = x − n·π/2 and n: π/2 in four parts, the first three of 8 bits so that their products are exact while n <
-    2^16, |x| ≤ 100,000.
+    """r = x − n·π/2 and n: π/2 in six parts, the first five of 8 bits so that their products are exact while n < 2^16,
+    |x| ≤ 100,000. Off by at most 1.5 ULP of r, also next to a multiple of π/2.
     """
     n = b.round(x * 0.63661975)
-    r = (((x - n * 1.5703125) - n * 0.00048255920) - n * 1.2665987e-6) - n * 9.920936e-10
-    return r, b.cast(n, _I32)
+    r = (((x - n * 1.5703125) - n * 0.00048255920) - n * 1.2665987e-6) - n * 9.8953024e-10
+    return (r - n * 2.5579538e-12) - n * 5.390303e-15, b.cast(n, _I32)
 
 
 def _sine(b: Operations, r: Handle, quadrant: Handle) -> Handle:
