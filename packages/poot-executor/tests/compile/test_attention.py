@@ -7,13 +7,8 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from poot_eval import EvalOptions, eval
-from poot_eval.bounds import bound_for
-from poot_eval.compare import assert_matches
-from poot_eval.conformance.session import open_session
-from poot_eval.device import ReferenceDevice
 from poot_executor.compile import Caps
-from poot_executor.dtype import BF16, F16, F32, I32, round_bf16
+from poot_executor.dtype import BF16, F16, F32, I32
 from poot_executor.graph import functional as f
 from poot_executor.graph import primitives as p
 
@@ -215,32 +210,11 @@ def test_a_span_need_not_be_whole_tiles(g, run, caps, span, tokens):
 @pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
 @pytest.mark.parametrize("back", [False, True], ids=["narrow", "widened"])
 @pytest.mark.parametrize("span", [20, 21])
-def test_probabilities_may_be_rounded(g, dtype, back, span):
+def test_probabilities_may_be_rounded(g, rounded_apart, dtype, back, span):
     a = Attended(g, dtype=dtype, span=span)
     weights = p.cast(f.softmax(a.masked(a.scores(q=p.cast(a.q, dtype)))), dtype)
     g.output(a.out(p.cast(weights, F32) if back else weights))
     assert rounded_apart(g, PLAIN, dtype) == ("attention",)
-
-
-def rounded_apart(g, caps, dtype):
-    """The regions of a graph that ends in an attention, checked against the oracle.
-
-    The kernel rounds a weight before it divides it by the sum, the graph after: each is within a unit roundoff of the
-    weight (in f16 besides within half of the smallest number), so that they are two of them apart.
-    """
-    graph = g.builder.build()
-    oracle = eval(graph, g.given(), EvalOptions(environment=True))
-    (name,) = graph.outputs
-    product = [e for e in graph.equations if e.op == "matmul"][-1]
-    weights, values = (np.abs(oracle.environment[v].astype(np.float64)) for v in product.inputs)
-    unit, least = (2.0**-8, 0.0) if dtype is BF16 else (2.0**-11, 2.0**-25)
-    moved = (2 * (unit * weights + least) @ values).reshape(graph.outputs[name].shape)
-    bound = bound_for(graph, oracle.environment, caps).output(name) + moved
-    device = ReferenceDevice(caps)
-    with open_session(device, graph, g.given()) as session:
-        result = session.run(session.lower())
-        assert_matches(result.outputs[name], oracle.outputs[name], bound)
-        return tuple(d.region for d in session.program.dispatches)
 
 
 def test_rounded_probabilities_are_rounded(g, run):
@@ -268,47 +242,6 @@ def test_keys_may_be_repeated_instead_of_shared(g, run):
     )
     g.output(f.softmax((q @ p.transpose(k, (0, 1, 3, 2))) * sqrt(1 / width)) @ v)
     assert run(g, PLAIN).regions == ("attention",)
-
-
-def traced(g, tokens, span=35, seen=None, dtype=F32, activations=F32, **options):
-    """`functional.attention` over a pool whose positions past what was written are NaN."""
-    rows, heads, kv_heads, width = 2, 4, 2, 16
-    position = np.array([span - tokens, 3], np.int32) if seen is None else np.array(seen, np.int32)
-    last = np.full(rows, tokens - 1, np.int32)
-    last[1] = 0
-    pools = [g.rng.standard_normal((rows, span, kv_heads, width)).astype(np.float32) for _ in "kv"]
-    for pool in pools:
-        for row in range(rows):
-            pool[row, max(0, position[row] + last[row] + 1) :] = np.nan
-    position, last = g.slot(position, I32), g.slot(last, I32)
-    hold = round_bf16 if dtype is BF16 else lambda x: x.astype(dtype.numpy)
-    k, v = (g.slot(hold(pool).reshape(pool.shape), dtype) for pool in pools)
-    mask = f.causal_mask(position, last, tokens, span, options.pop("window", None))
-    visible = f.written_mask(position, last, span)
-    q = g.floats(rows, tokens, heads, width, low=-1, high=1)
-    g.output(f.attention(q, k, v, mask, width**-0.5, visible, activations=activations, **options))
-
-
-@pytest.mark.parametrize("caps", CAPS)
-@pytest.mark.parametrize("tokens", [1, 4])
-def test_stale_positions_never_show(g, run, caps, tokens):
-    traced(g, tokens)
-    match = run(g, CAPS[caps])
-    assert set(match.regions) == ({"attention"} if tokens == 1 else {"attention", "pointwise"})
-    assert all(np.isfinite(x).all() for x in match.result.outputs.values())
-
-
-@pytest.mark.parametrize("options", [{"window": 5}, {"softcap": 2.0}, {"window": 3, "softcap": 5.0}], ids=str)
-def test_what_families_ask_for(g, run, options):
-    """A window makes the mask dear enough to be computed once for all layers."""
-    traced(g, 1, **options)
-    assert run(g, PLAIN).regions == (("pointwise", "attention") if "window" in options else ("attention",))
-
-
-@pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
-def test_narrow_pools_and_activations(g, dtype):
-    traced(g, 1, dtype=dtype, activations=dtype)
-    assert rounded_apart(g, ROWS, dtype) == ("attention",)
 
 
 @pytest.mark.parametrize("caps", CAPS)

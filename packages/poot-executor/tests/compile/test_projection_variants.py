@@ -6,11 +6,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from poot_eval.conformance.inputs import packed_rows
 from poot_executor.compile import Caps
-from poot_executor.dtype import BF16, F16, F32, I32
+from poot_executor.dtype import BF16, F16, F32, I32, U8
 from poot_executor.formats import FORMATS
 from poot_executor.graph import functional as f
 from poot_executor.graph import primitives as p
+from poot_executor.graph.graph import TensorType
+from poot_executor.weights import WeightKey
 
 ROWS = Caps(tile_rows=8, group_threads=32, subgroup_width=8, max_bindings=31, features=frozenset(["subgroup"]))
 PLAIN = Caps(tile_rows=4, group_threads=16, max_bindings=31)
@@ -326,3 +329,31 @@ def test_a_contraction_with_a_stored_matrix_that_is_no_weight(g, run):
     g.output(p.matmul(g.floats(1, 32), p.transpose(state, (1, 0))))
     g.output(p.matmul(g.floats(3, 8), g.weight(FORMATS["f32"], 8, 32)))
     assert run(g, PLAIN).regions == ("batched_contraction",) * 4
+
+
+@pytest.mark.parametrize("name", ["f32", "bf16", "q8_0"])
+def test_experts_that_rows_choose(g, run, name):
+    """A router, and a matrix a row from packed or dense experts."""
+    format_, experts, rows = FORMATS[name], 3, 8
+    stored = packed_rows(g.rng, format_, experts * rows, 32).reshape(experts, rows, -1)
+    key = WeightKey(None, "experts")
+    g.inputs[key] = stored
+    weight = f.dequantized(g.builder.weight(key, TensorType(stored.shape, format_.dtype or U8)), format_)
+    x = g.floats(5, 32)
+    chosen = p.argmax(linear(g, x, experts), 1)
+    g.output(p.tanh(p.indexed_matmul(x, p.transpose(weight, (0, 2, 1)), chosen)))
+    match = run(g, PLAIN)
+    assert match.regions == ("contraction", "argmax", "indexed_contraction")
+
+
+@pytest.mark.parametrize("name", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("shape", [(), (7,), (3, 1), (2, 3, 4)], ids=str)
+def test_tables_of_any_rank(g, run, name, shape):
+    """Dense weights that nothing multiplies: read where they lie."""
+    format_ = FORMATS[name]
+    key = WeightKey(None, "table")
+    g.inputs[key] = np.round(g.rng.standard_normal(shape) * 4).astype(format_.dtype.numpy).reshape(shape)
+    weight = p.cast(g.builder.weight(key, TensorType(shape, format_.dtype)), F32)
+    g.output(p.exp(weight * 0.5))
+    g.output(g.floats(*shape) + weight)
+    assert run(g, ROWS).regions == ("pointwise", "pointwise")
