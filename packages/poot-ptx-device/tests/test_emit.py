@@ -16,7 +16,7 @@ from poot_executor.kernel.builder import KernelBuilder
 from poot_executor.kernel.ir import KERNEL_OPS, Access, Block, Kernel, KType, Op, Param, SharedArray, Val
 from poot_executor.kernel.passes import optimize
 from poot_ptx_device.architecture import ARCHITECTURES, Architecture, architecture_of, best_architecture
-from poot_ptx_device.caps import DEPENDENT_LAUNCH, caps_of
+from poot_ptx_device.caps import DEPENDENT_LAUNCH, EARLY_LOADS, caps_of
 from poot_ptx_device.emit import emit
 from poot_ptx_device.emitter import Guards
 from poot_ptx_device.rules import RULES
@@ -110,7 +110,7 @@ def test_golden(name: str, request: pytest.FixtureRequest) -> None:
 def test_every_architecture_assembles(
     assemble: Assemble, architecture: Architecture, name: str, guards: Guards
 ) -> None:
-    options = frozenset({DEPENDENT_LAUNCH} if architecture.dependent_launch else ())
+    options = frozenset({DEPENDENT_LAUNCH, EARLY_LOADS} if architecture.dependent_launch else ())
     for chosen in {frozenset[str](), options}:
         report = assemble(emit(KERNELS[name](), caps_of(architecture, options=chosen), guards), architecture.name)
         assert "0 bytes spill stores" in report
@@ -228,6 +228,32 @@ def test_a_dependent_kernel_waits_before_it_touches_memory() -> None:
     text = emit(tile_max(), caps_of(BY_NAME["sm_90"], options=frozenset({DEPENDENT_LAUNCH})))
     before, _, after = text.partition("griddepcontrol.wait")
     assert "ld.global" not in before and "st." not in before and "ld.global" in after
+
+
+def test_weights_may_be_loaded_before_the_wait() -> None:
+    """Outside loops, at addresses that no memory decides, as far as registers last; each load once."""
+    b = KernelBuilder("weights", 64)
+    x, table, y = b.buffer("x", F32, READ), b.buffer("table", I32, READ), b.buffer("y", F32, WRITE)
+    i = b.group_id() * 64 + b.thread_id()
+    total = b.var(y[i])
+    with b.if_(i < 100):
+        total.set(total.get() + x[i * 4] + x[table[i]])
+    with b.range(4) as k:
+        total.set(total.get() + x[k])
+    for k in range(20):
+        v = x.load(k * 256 + b.thread_id() * 4, 4)
+        total.set(total.get() + v.x * v.w)
+    y[i] = total.get()
+    kernel = b.finish()
+    waits = frozenset({DEPENDENT_LAUNCH})
+    late, early = (emit(kernel, caps_of(BY_NAME["sm_90"], options=chosen)) for chosen in (waits, waits | {EARLY_LOADS}))
+    before, _, after = early.partition("griddepcontrol.wait")
+    # x[4 i] and table[i] leave 62 registers: 15 vectors.
+    assert before.count("ld.global.nc.f32") == 1 and before.count("ld.global.nc.b32") == 1
+    assert before.count("ld.global.nc.v4") == 15 and "ld.global.f32" not in before
+    assert after.count("ld.global.nc.v4") == 5 and after.count("ld.global.nc.f32") == 2
+    assert early.count("ld.global") == late.count("ld.global")
+    assert "ld.global" not in late.partition("griddepcontrol.wait")[0]
 
 
 def test_what_the_device_lacks_is_refused_by_name() -> None:

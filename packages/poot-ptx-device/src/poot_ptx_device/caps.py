@@ -21,8 +21,8 @@ ERRORS: Mapping[str, float] = MappingProxyType(
 |x| ≤ 100,000.
 """
 
-EARLY_PREFETCH = "early_prefetch"
-"""The feature that such a kernel asks for its first weights before it waits."""
+EARLY_LOADS = "early_loads"
+"""The feature that such a kernel loads its first weights before it waits."""
 
 GROUP_THREADS = 128
 TILE_ROWS = 1
@@ -32,7 +32,7 @@ WARP = 32
 
 
 def caps_of(architecture: Architecture, *, options: Set[str] = frozenset()) -> Caps:
-    """The caps of a device that runs an architecture's code. `options`: of DEPENDENT_LAUNCH and EARLY_PREFETCH."""
+    """The caps of a device that runs an architecture's code. `options`: of DEPENDENT_LAUNCH and EARLY_LOADS."""
     return Caps(
         # Kernel parameters are 4 KB: a pointer and a count take 12 bytes.
         max_bindings=64,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from poot_executor.dtype import DType
 from poot_executor.kernel.ir import Op, Val
-from poot_ptx_device.emitter import Emitter, element, is_literal, load_address, register_class, suffix
+from poot_ptx_device.emitter import Emitter, element, is_literal, register_class, suffix
 from poot_ptx_device.rules import RULES
 
 I32 = DType.I32
@@ -32,10 +32,12 @@ def _length(e: Emitter, op: Op) -> None:
 
 @RULES.rule("load")
 def _load(e: Emitter, op: Op) -> None:
-    place, width = op.attrs["buffer"], op.result.type.width
+    place, index, width = op.attrs["buffer"], e.scalar(op.operands[0]), op.result.type.width
+    if e.guarded:
+        index = e.result("b32", f"min.u32 {{}}, {index}, {e.last(place, width)}")
     # Without L1::no_allocate, which on an H200 made packed weights five times as slow.
     path = ".nc" if e.reads_only(place) else ""
-    address = load_address(e, op)
+    address = element(e, place, index)
     lanes = e.registers(op.result)
     e.line(f"ld.global{path}{_vectors(width)}.{register_class(op.result.dtype)} {_braced(lanes)}, {address}")
 

@@ -22,7 +22,7 @@ from poot_executor.kernel.passes.ranges import Range, Ranges
 from poot_executor.kernel.rules import Rules
 from poot_executor.kernel.uniform import Uniformity
 from poot_ptx_device.architecture import architecture_of
-from poot_ptx_device.caps import DEPENDENT_LAUNCH, EARLY_PREFETCH, WARP
+from poot_ptx_device.caps import DEPENDENT_LAUNCH, EARLY_LOADS, WARP
 from poot_ptx_device.early import EarlyLoads
 
 ENTRY = "poot_kernel"
@@ -80,6 +80,7 @@ class Emitter:
         self._values: dict[Val, Lanes] = {}
         self._counts = dict.fromkeys(CLASSES, 0)
         self._labels = 0
+        self._early: set[Op] = set()
         self._head: list[str] = []
         self._lines: list[str] = []
         self._known: dict[tuple[str, int, int], str] = {}
@@ -87,16 +88,18 @@ class Emitter:
     def text(self) -> str:
         """The whole module. Raises Unsupported for an operation without a rule or capability."""
         waits = DEPENDENT_LAUNCH in self.caps.features
-        early = self._early() if waits and EARLY_PREFETCH in self.caps.features else []
+        if waits and self.guarded and EARLY_LOADS in self.caps.features:
+            self._emit_early()
+        early, self._lines = self._lines, []
         self.block(self.kernel.body)
         registers = [f".reg .{name} {CLASSES[name]}<{count}>;" for name, count in self._counts.items() if count]
         arrays = [
             f".shared .align 16 .b8 s{place}[{array.count * 4}];" for place, array in enumerate(self.kernel.shared)
         ]
-        start = ["griddepcontrol.launch_dependents;"] * waits
-        # Nothing of the grid before may be read, and nothing that it reads written, until it has ended.
+        # Nothing that the grid ahead writes may be read, and nothing that it reads written, until it has ended. The
+        # grid behind is launched as this one's groups end: earlier, its groups would take room that this one needs.
         ready = ["griddepcontrol.wait;"] * waits
-        body = [*registers, *arrays, *start, *self._head, *early, *ready, *self._lines, "ret;"]
+        body = [*registers, *arrays, *self._head, *early, *ready, *self._lines, "ret;"]
         return "\n".join(
             [
                 f"// {self.kernel.name}",
@@ -113,21 +116,17 @@ class Emitter:
             ]
         )
 
-    def _early(self) -> list[str]:
-        """Instructions that ask for weights, to stand before the wait for the kernel ahead."""
+    def _emit_early(self) -> None:
+        """The loads before the wait for the kernel ahead. Their operands are computed again where they belong."""
         found = EarlyLoads(self.kernel)
-        done: set[Op | Val] = set()
+        done: set[Op] = set()
         for load in found.loads:
             for step in found.steps(load.operands[0]):
-                if isinstance(step, Op):
-                    if step not in done:
-                        self._rules[step](self, step)
+                if step not in done:
+                    self._rules[step](self, step)
                     done.add(step)
-                else:
-                    self.alias(step[0], self.lanes(step[1]))
-            self.line(f"prefetch.global.L2 {load_address(self, load)}")
-        lines, self._lines = self._lines, []
-        return lines
+            self._rules[load](self, load)
+            self._early.add(load)
 
     def _parameters(self) -> list[str]:
         found = [f".param .u64 p{place}, .param .u32 n{place}" for place in range(len(self.kernel.params))]
@@ -138,6 +137,8 @@ class Emitter:
         for op in block.ops:
             if op.kind == "yield":
                 return op.operands
+            if op in self._early:
+                continue
             rule = self._rules[op]
             needs = KERNEL_OPS[op.kind].needs
             if needs is not None and needs not in self.caps.features:
@@ -269,14 +270,6 @@ def element(e: Emitter, place: int, index: str) -> str:
     if is_literal(index):
         return f"[{e.address(place)}+{4 * int(index)}]"
     return f"[{e.result('b64', f'mad.wide.u32 {{}}, {index}, 4, {e.address(place)}')}]"
-
-
-def load_address(e: Emitter, load: Op) -> str:
-    """The address of a load, in brackets: the nearest element that there is."""
-    place, index = load.attrs["buffer"], e.scalar(load.operands[0])
-    if e.guarded:
-        index = e.result("b32", f"min.u32 {{}}, {index}, {e.last(place, load.result.type.width)}")
-    return element(e, place, index)
 
 
 def moves(e: Emitter, dtypes: Sequence[DType], targets: Sequence[str], sources: Sequence[str]) -> None:
