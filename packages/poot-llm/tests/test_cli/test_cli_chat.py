@@ -124,6 +124,14 @@ class Terminal:
             self.read(deadline - time.monotonic(), f"no {text!r}")
         self.seen = self.seen.partition(text)[2]
 
+    def interrupt_until(self, text):
+        """Press Ctrl-C until `text` is seen: one that comes between a prompt and the read behind it waits for a key."""
+        for _ in range(30):
+            os.kill(self.process.pid, signal.SIGINT)
+            if select.select([self.master], [], [], 1)[0]:
+                break
+        self.wait_for(text)
+
     def wait_for_more(self):
         """Read until something was seen."""
         while not self.seen:
@@ -171,8 +179,7 @@ def test_ctrl_c_stops_the_reply_and_not_the_program(terminal):
     terminal.wait_for("[stopped]")
     terminal.wait_for("> ")
     assert terminal.process.poll() is None
-    os.kill(terminal.process.pid, signal.SIGINT)  # at the prompt it is no end either
-    terminal.wait_for("> ")
+    terminal.interrupt_until("> ")  # at the prompt it is no end either
     terminal.say("/reset\n")
     terminal.wait_for("[a new conversation]")
     terminal.wait_for("> ")  # before it the terminal's own line discipline would take the Ctrl-D
