@@ -53,7 +53,7 @@ def simulated() -> ModuleType:
 def open_simulated(simulated: ModuleType) -> Callable[..., PtxDevice]:
     """`open_simulated(driver, options=…, timeout=…, cache=…)`: a device whose kernels the driver can interpret."""
 
-    def opened(driver: Any, *, options: frozenset[str] = frozenset(), **settings: Any) -> PtxDevice:
+    def opened(driver: Any, *, options: frozenset[str] | None = None, **settings: Any) -> PtxDevice:
         native = Native(driver)
         device = open_gpu(native, native.gpus()[0], DeviceSettings(**{"timeout": 60.0, **settings}), options=options)
         compile = device.compile

@@ -23,7 +23,7 @@ from poot_ptx_device.rules import RULES
 
 GOLDEN = Path(__file__).parent / "golden"
 BY_NAME = {architecture.name: architecture for architecture in ARCHITECTURES}
-SM_90 = caps_of(BY_NAME["sm_90"])
+SM_90 = caps_of(BY_NAME["sm_90"], options=frozenset())
 
 F32, I32, U32, BOOL, F16 = DType.F32, DType.I32, DType.U32, DType.BOOL, DType.F16
 READ, WRITE = Access.READ, Access.READ_WRITE

@@ -31,8 +31,15 @@ TILE_ROWS = 1
 WARP = 32
 
 
-def caps_of(architecture: Architecture, *, options: Set[str] = frozenset()) -> Caps:
-    """The caps of a device that runs an architecture's code. `options`: of DEPENDENT_LAUNCH and EARLY_LOADS."""
+def caps_of(architecture: Architecture, *, options: Set[str] | None = None) -> Caps:
+    """The caps of a device that runs an architecture's code.
+
+    `options`, of DEPENDENT_LAUNCH and EARLY_LOADS, are what is chosen by measurement: unless said otherwise the first
+    alone, where there is such a thing. On an H200 it won 5 % of a small model's step and lost nothing on a large one;
+    the second won up to 20 % of a small bf16 contraction and lost up to 3 % of a large one.
+    """
+    if options is None:
+        options = {DEPENDENT_LAUNCH} if architecture.dependent_launch else frozenset()
     return Caps(
         # Kernel parameters are 4 KB: a pointer and a count take 12 bytes.
         max_bindings=64,
@@ -41,7 +48,7 @@ def caps_of(architecture: Architecture, *, options: Set[str] = frozenset()) -> C
         max_buffer_bytes=None,
         max_groups=((1 << 31) - 1, 65535, 65535),
         max_group_size=1024,
-        # What a kernel may declare; more is asked for at its launch.
+        # What a kernel may declare as its own.
         max_shared_bytes=48 << 10,
         offset_alignment=256,
         group_threads=GROUP_THREADS,

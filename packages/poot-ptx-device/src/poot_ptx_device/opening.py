@@ -15,8 +15,8 @@ from poot_ptx_device.native import Gpu, Native
 from poot_ptx_device.program import machine_code_context
 
 
-def open_gpu(native: Native, gpu: Gpu, settings: DeviceSettings, *, options: Set[str] = frozenset()) -> PtxDevice:
-    """A device on a GPU. `options` are features of `caps` that are off unless asked for. Raises DeviceNotFound."""
+def open_gpu(native: Native, gpu: Gpu, settings: DeviceSettings, *, options: Set[str] | None = None) -> PtxDevice:
+    """A device on a GPU. `options` are features of `caps`, instead of the architecture's own. Raises DeviceNotFound."""
     architecture = best_architecture(gpu.capability)
     if architecture is None:
         raise DeviceNotFound(too_old(gpu))
