@@ -30,6 +30,12 @@ TILE_ROWS = 1
 
 WARP = 32
 
+PARALLEL_GROUPS = 256
+"""About two for each multiprocessor of a large GPU. The same for all: equal kernels are equal code everywhere."""
+
+SPLIT_TILES = 4
+"""Combining what groups gathered costs a dispatch, about what two tiles of positions do."""
+
 
 def caps_of(architecture: Architecture, *, options: Set[str] | None = None) -> Caps:
     """The caps of a device that runs an architecture's code.
@@ -52,6 +58,8 @@ def caps_of(architecture: Architecture, *, options: Set[str] | None = None) -> C
         max_shared_bytes=48 << 10,
         offset_alignment=256,
         group_threads=GROUP_THREADS,
+        parallel_groups=PARALLEL_GROUPS,
+        split_tiles=SPLIT_TILES,
         tile_rows=TILE_ROWS,
         subgroup_width=WARP,
         features=frozenset({"subgroup", "dot4", architecture.name, *options}),

@@ -131,13 +131,13 @@ def attention_schedule(
     rows: int, batches: int, span: int, depth: int, columns: int, caps: Caps
 ) -> AttentionSchedule | None:  # fmt: skip
     """The heuristic pick: as many rows a group as its shared memory holds, as many splits as fill the device, each of
-    at least one tile of positions. None where shared memory does not hold one row."""
+    at least the target's `split_tiles` tiles of positions. None where shared memory does not hold one row."""
     threads = caps.group_threads
     shapes = [(q, max(1, threads // columns)) for q in range(min(rows, QUERIES_MOST), 0, -1)] + [(1, 1)]
     for queries, parts in shapes:
         groups = -(-rows // queries) * batches
         tiles = -(-span // threads)
-        splits = max(1, min(caps.parallel_groups // groups, tiles, SPLITS_MOST, caps.max_groups[2]))
+        splits = max(1, min(caps.parallel_groups // groups, tiles // caps.split_tiles, SPLITS_MOST, caps.max_groups[2]))
         schedule = AttentionSchedule(threads, queries, parts, splits, 16 if shares_rows(caps) else 4)
         if schedule.shared_bytes(depth, columns) <= caps.max_shared_bytes:
             return schedule

@@ -40,7 +40,8 @@ class Caps:
     is set only where it is fixed. `tile_rows` is the number of weight rows interleaved in a device layout. `contracts`
     says that the target may fuse a·b + c by itself; `flushes_denormals` that f32 denormals read or computed become
     zero. `errors` are ULP bounds of kernel operations; `operations` is the op set of a whole-graph device (empty: all).
-    `group_threads` is the group size that schedules start from, `parallel_groups` how many groups keep the device busy.
+    `group_threads` is the group size that schedules start from, `parallel_groups` how many groups keep the
+    device busy, and `split_tiles` the fewest tiles of positions for which it pays that another group takes them.
     """
 
     granularity: Granularity = Granularity.KERNEL
@@ -53,6 +54,7 @@ class Caps:
     offset_alignment: int = 256
     group_threads: int = 64
     parallel_groups: int = 1
+    split_tiles: int = 1
     tile_rows: int = 1
     subgroup_width: int | None = None
     features: frozenset[str] = frozenset()
