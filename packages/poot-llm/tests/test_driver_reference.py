@@ -21,6 +21,7 @@ _SPEC.loader.exec_module(fixture)
 PROMPT = [104, 277, 102, 110, 35]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("selector", ["plain", "subgroups"])
 @pytest.mark.parametrize("format", ["q4_1", "f16"])
 def test_kernels_give_the_oracles_tokens(selector: str, format: str, tmp_path: Path) -> None:
