@@ -21,15 +21,13 @@ from poot_executor.compile.lower.scatter import whole_words
 from poot_executor.compile.precedence import Precedence
 from poot_executor.compile.program import Decline
 from poot_executor.compile.region import Projection, Region, Regions, Segment
-from poot_executor.compile.schedule import contraction_schedule, tile_most
+from poot_executor.compile.schedule import contraction_schedule
 from poot_executor.compile.target import Caps
 from poot_executor.graph.graph import Equation, Graph, Value
 from poot_executor.layout import WeightLayout
 
-PROLOGUE_TRAFFIC = 12 << 20
-"""Bytes that all groups together may read to norm their tokens. Beyond, the norm is cheaper as a dispatch of its own:
-on an H200 that takes
-2 µs, in which its second-level cache gives about this much."""
+PROLOGUE_BYTES = 1 << 20
+"""An input larger than this is normed once: recomputing it in every group would cost more than a dispatch."""
 
 
 def fuse_projections(graph: Graph, regions: Regions, layouts: Mapping[Value, WeightLayout], caps: Caps) -> Regions:
@@ -256,7 +254,7 @@ class _Fuser:
         region = self.by_root.get(source)
         if region is None or region.kind != "row_reduction" or region.anchor is not None or source in self.wanted:
             return None
-        if source.shape[-1] != left.shape[-1] or self._traffic(left) > PROLOGUE_TRAFFIC:
+        if source.shape[-1] != left.shape[-1] or source.type.nbytes > PROLOGUE_BYTES:
             return None
         readers = self.readers[source]
         if not all(r.root in self.taken for r in readers):
@@ -269,25 +267,6 @@ class _Fuser:
             if reader.anchor is None or reader.anchor.output not in joined:
                 return None
         return region
-
-    def _traffic(self, left: Value) -> int:
-        """Bytes that norming the input in every group reads: the input and the norm's weight, f32, for each token."""
-        groups = 0
-        for _, segment in self.segments[left]:
-            weight = weight_of(self.graph, segment.anchors[0])
-            assert weight is not None
-            layout = self.layouts[weight]
-            schedule = contraction_schedule(
-                layout.rows,
-                row_units(layout, self.caps),
-                min(left.shape[0], tile_most(self.caps)),
-                self.caps,
-                anchors=len(segment.anchors),
-                block=segment.block,
-                stride=segment.stride,
-            )
-            groups += 0 if schedule is None else -(-layout.rows // schedule.columns)
-        return groups * left.type.count * 8
 
     def _source(self, value: Value) -> Value:
         """The stored value under reshapes and casts, which a contraction's input may wear."""
