@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from poot_eval.conformance.inputs import anything
 from poot_eval.kernel_ir import run_kernel
 from poot_executor.compile import Caps
-from poot_executor.compile.expression import Scene, linear, unravel
+from poot_executor.compile.expression import Scene
+from poot_executor.compile.indexing import linear, unravel
 from poot_executor.compile.lower.draft import Frame
 from poot_executor.dtype import BF16, F16, F32, I8, I32, U8, U32, DType, from_bytes, to_bytes
 from poot_executor.graph import primitives as p

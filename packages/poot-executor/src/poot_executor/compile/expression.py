@@ -14,20 +14,17 @@ import numpy as np
 
 from poot_executor.compile.classify import ELEMENTWISE
 from poot_executor.compile.elementwise import HELD, emit_elementwise
+from poot_executor.compile.indexing import Index, linear, reshaped, same_tail
+from poot_executor.compile.movement import MOVEMENTS
 from poot_executor.compile.weight_access import weight_element
 from poot_executor.dtype import DType
 from poot_executor.errors import Unsupported
 from poot_executor.graph.graph import Graph, Input, Value
 from poot_executor.graph.keys import Storage
-from poot_executor.graph.rules import literal
 from poot_executor.kernel.buffers import BufferRef
 from poot_executor.kernel.builder import KernelBuilder
 from poot_executor.kernel.handle import Handle
 from poot_executor.layout import WeightLayout
-
-Index = tuple[Handle, ...]
-GATHER_CHECK = 1
-"""The code of the check that a gather's index lies in its data."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,6 +82,16 @@ class Emission:
         self.buffers = buffers
         self.supplied = dict(supplied or {})
         self._known: dict[tuple, tuple[Handle, Index, object]] = {}
+
+    @property
+    def graph(self) -> Graph:
+        """The scene's graph."""
+        return self.scene.graph
+
+    @property
+    def layouts(self) -> Mapping[Value, WeightLayout]:
+        """The scene's weight layouts."""
+        return self.scene.layouts
 
     def element(self, value: Value, index: Index) -> Handle:
         """One element, in the kernel dtype that holds its dtype (see `elementwise`). Asked for again, it is the same
@@ -164,14 +171,14 @@ class Emission:
                 for place, old in zip(index, permutation, strict=True):
                     moved[old] = place
                 return self.vector(source, tuple(moved), permutation[axis])
-            case "reshape" if _same_tail(value.shape, source.shape, axis):
+            case "reshape" if same_tail(value.shape, source.shape, axis):
                 behind = len(value.shape) - axis
                 at = len(source.shape) - behind
-                lead = _reshaped(self.b, index[:axis], value.shape[:axis], source.shape[:at])
+                lead = reshaped(self.b, index[:axis], value.shape[:axis], source.shape[:at])
                 return self.vector(source, (*lead, *index[axis:]), at)
             case "reshape" if axis == len(value.shape) - 1 and source.shape and source.shape[-1] % 4 == 0:
                 # Rows of both are whole vectors, in one row-major order.
-                place = _reshaped(self.b, index, value.shape, source.shape)
+                place = reshaped(self.b, index, value.shape, source.shape)
                 return self.vector(source, place, len(source.shape) - 1)
         return None
 
@@ -184,10 +191,10 @@ class Emission:
         assert equation is not None, f"{value} is neither stored nor computed"
         if equation.op in ELEMENTWISE:
             return emit_elementwise(self.b, equation, [self.element(v, index) for v in equation.inputs])
-        move = _MOVEMENTS.get(equation.op)
+        move = MOVEMENTS.get(equation.op)
         if move is None:
             raise Unsupported(f"{equation.op} inside an expression", "it needs a kernel of its own")
-        return move(self, equation.inputs, equation.params, equation.output, index)
+        return move(self, equation, index)
 
     def _leaf(self, value: Value, index: Index) -> Handle:
         number = self.scene.splat(value)
@@ -211,189 +218,3 @@ class Emission:
         rows, column = (index[:-1], index[-1]) if index else ((), zero)
         row = linear(self.b, rows, value.shape[:-1]) if rows else zero
         return weight_element(self.b, self.buffers[value], layout, row, column)
-
-
-def linear(b: KernelBuilder, index: Index, shape: tuple[int, ...]) -> Handle:
-    """The row-major element index of a multi-index, i32."""
-    total = b.const(0, DType.I32)
-    stride = 1
-    for place, extent in zip(reversed(index), reversed(shape), strict=True):
-        if extent != 1:
-            total = place * stride + total
-        stride *= extent
-    return total
-
-
-def unravel(b: KernelBuilder, position: Handle, shape: tuple[int, ...]) -> Index:
-    """The multi-index of a row-major element index; the inverse of `linear`."""
-    index: list[Handle] = []
-    for axis in range(len(shape) - 1, -1, -1):
-        extent = shape[axis]
-        if extent == 1:
-            index.append(b.const(0, DType.I32))
-        elif all(e == 1 for e in shape[:axis]):
-            index.append(position)
-        else:
-            index.append(position % extent)
-            position = position // extent
-    return tuple(reversed(index))
-
-
-def _same_tail(shape: tuple[int, ...], source: tuple[int, ...], axis: int) -> bool:
-    """Do two shapes of one reshape agree from an axis of the first on?"""
-    behind = len(shape) - axis
-    return behind <= len(source) and shape[axis:] == source[len(source) - behind :]
-
-
-def _reshape(e: Emission, inputs, params, output: Value, index: Index) -> Handle:  # noqa: ANN001
-    source = inputs[0]
-    # Axes of extent 1 come and go without division.
-    kept = [i for i, extent in zip(index, output.shape, strict=True) if extent != 1]
-    if [x for x in output.shape if x != 1] == [x for x in source.shape if x != 1]:
-        rest = iter(kept)
-        return e.element(source, tuple(next(rest) if x != 1 else e.b.const(0, DType.I32) for x in source.shape))
-    return e.element(source, _reshaped(e.b, index, output.shape, source.shape))
-
-
-def _reshaped(b: KernelBuilder, index: Index, old: tuple[int, ...], new: tuple[int, ...]) -> Index:
-    """An index carried through a reshape, axis group by axis group, so that untouched axes cost nothing."""
-    result: list[Handle] = []
-    i = j = 0
-    while i < len(old) or j < len(new):
-        i2, j2 = i + 1, j + 1
-        left = old[i] if i < len(old) else 1
-        right = new[j] if j < len(new) else 1
-        while left != right:
-            if left < right:
-                left *= old[i2]
-                i2 += 1
-            else:
-                right *= new[j2]
-                j2 += 1
-        i2, j2 = min(i2, len(old)), min(j2, len(new))
-        result.extend(unravel(b, linear(b, index[i:i2], old[i:i2]), new[j:j2]))
-        i, j = i2, j2
-    return tuple(result)
-
-
-def _transpose(e: Emission, inputs, params, output: Value, index: Index) -> Handle:  # noqa: ANN001
-    source: list[Handle | None] = [None] * len(index)
-    for place, axis in zip(index, params["permutation"], strict=True):
-        source[axis] = place
-    return e.element(inputs[0], tuple(source))  # type: ignore[arg-type]
-
-
-def _broadcast(e: Emission, inputs, params, output: Value, index: Index) -> Handle:  # noqa: ANN001
-    zero = e.b.const(0, DType.I32)
-    return e.element(
-        inputs[0], tuple(zero if extent == 1 else i for i, extent in zip(index, inputs[0].shape, strict=True))
-    )
-
-
-def _slice(e: Emission, inputs, params, output: Value, index: Index) -> Handle:  # noqa: ANN001
-    return e.element(
-        inputs[0],
-        tuple(i * step + start for i, start, step in zip(index, params["start"], params["step"], strict=True)),
-    )
-
-
-def _concat(e: Emission, inputs, params, output: Value, index: Index) -> Handle:  # noqa: ANN001
-    axis, at = params["axis"], 0
-    b = e.b
-    place = index[axis]
-    result = b.var(
-        0 if HELD[output.dtype].is_int else (False if output.dtype is DType.BOOL else 0.0),
-        HELD[output.dtype],
-        name="part",
-    )
-    for source in inputs:
-        extent = source.shape[axis]
-        here = (place >= at) & (place < at + extent)
-        inner = (*index[:axis], place - at, *index[axis + 1 :])
-        at += extent
-        if here.constant is True:
-            return e.element(source, inner)
-        if here.constant is None:
-            with b.if_(here):
-                result.set(e.element(source, inner))
-    return result.get()
-
-
-def _pad(e: Emission, inputs, params, output: Value, index: Index) -> Handle:  # noqa: ANN001
-    b, source = e.b, inputs[0]
-    inside = b.const(True, DType.BOOL)
-    places = []
-    for i, low, high, extent in zip(index, params["low"], params["high"], source.shape, strict=True):
-        if low:
-            inside = inside & (i >= low)
-        if high:
-            inside = inside & (i < low + extent)
-        places.append(i - low if low else i)
-    held = HELD[output.dtype]
-    number = literal(params["value"], output.dtype).item()
-    if inside.constant is not None:
-        return e.element(source, tuple(places)) if inside.constant else b.const(number, held)
-    result = b.var(number, held, name="padded")
-    with b.if_(inside):
-        result.set(e.element(source, tuple(places)))
-    return result.get()
-
-
-def _iota(e: Emission, inputs, params, output: Value, index: Index) -> Handle:  # noqa: ANN001
-    return e.b.cast(index[params["axis"]], HELD[output.dtype])
-
-
-def _gather(e: Emission, inputs, params, output: Value, index: Index) -> Handle:  # noqa: ANN001
-    data, which = inputs
-    split = len(which.shape)
-    place = e.b.cast(e.element(which, index[:split]), DType.I32)
-    count = data.shape[0]
-    e.b.check((place >= 0) & (place < count), GATHER_CHECK)
-    place = e.b.max(e.b.min(place, count - 1), 0)
-    return e.element(data, (place, *index[split:]))
-
-
-def _packed_dequant(e: Emission, inputs, params, output: Value, index: Index) -> Handle:  # noqa: ANN001
-    source = inputs[0]
-    index = _through_rows(e, source, index)
-    base = _root(e.scene.graph, source)
-    layout = e.scene.layouts.get(base)
-    if layout is None or layout.format.name != params["format"]:
-        raise Unsupported(f"packed_dequant of {source}", "its rows do not come whole from a weight")
-    return e.weight(base, index)
-
-
-def _root(graph: Graph, value: Value) -> Value:
-    """The stored rows that packed rows come from: a gather, slice or reshape of whole rows is looked through."""
-    equation = graph.equation(value)
-    return value if equation is None else _root(graph, equation.inputs[0])
-
-
-def _through_rows(e: Emission, value: Value, index: Index) -> Index:
-    """Carry an element index of decoded rows through movements of the packed rows, which leave the last axis whole."""
-    equation = e.scene.graph.equation(value)
-    if equation is None:
-        return index
-    rows, column = index[:-1], index[-1]
-    source = equation.inputs[0]
-    whole = source.shape[-1] == value.shape[-1]
-    if equation.op == "gather" and whole and len(source.shape) == 2:
-        which = equation.inputs[1]
-        place = e.b.cast(e.element(which, rows), DType.I32)
-        e.b.check((place >= 0) & (place < source.shape[0]), GATHER_CHECK)
-        place = e.b.max(e.b.min(place, source.shape[0] - 1), 0)
-        return _through_rows(e, source, (place, column))
-    if equation.op == "reshape" and whole:
-        return _through_rows(e, source, (*_reshaped(e.b, rows, value.shape[:-1], source.shape[:-1]), column))
-    if equation.op == "slice" and whole:
-        moved = tuple(
-            i * s + a for i, a, s in zip(rows, equation.params["start"], equation.params["step"], strict=False)
-        )
-        return _through_rows(e, source, (*moved, column))
-    raise Unsupported(f"packed_dequant over {equation.op}", "packed rows are gathered, sliced and reshaped whole")
-
-
-_MOVEMENTS = {
-    "reshape": _reshape, "transpose": _transpose, "broadcast": _broadcast, "slice": _slice, "concat": _concat,
-    "pad": _pad, "iota": _iota, "gather": _gather, "packed_dequant": _packed_dequant,
-}  # fmt: skip

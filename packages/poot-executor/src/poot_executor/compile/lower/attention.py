@@ -15,7 +15,8 @@ from math import prod
 
 from poot_executor.compile.attention import bindings
 from poot_executor.compile.elementwise import narrowed
-from poot_executor.compile.expression import Index, Scene, unravel
+from poot_executor.compile.expression import Scene
+from poot_executor.compile.indexing import Index, unravel
 from poot_executor.compile.lower.attention_combine import Partials, combine_splits, finished
 from poot_executor.compile.lower.draft import Draft, Frame
 from poot_executor.compile.region import Attention, Region

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from poot_executor.compile.elementwise import narrowed
-from poot_executor.compile.expression import Index, Scene, unravel
+from poot_executor.compile.expression import Scene
+from poot_executor.compile.indexing import Index, unravel
 from poot_executor.compile.lower.draft import Draft, Frame, grid
 from poot_executor.compile.region import Attention, Region
 from poot_executor.compile.target import Caps

@@ -6,7 +6,8 @@ template of their own.
 
 from __future__ import annotations
 
-from poot_executor.compile.expression import Index, Scene, unravel
+from poot_executor.compile.expression import Scene
+from poot_executor.compile.indexing import Index, unravel
 from poot_executor.compile.lower.draft import Draft, Frame, flat_element, grid
 from poot_executor.compile.region import Region
 from poot_executor.compile.target import Caps

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from poot_executor.compile.expression import Emission, Index, Scene, unravel
+from poot_executor.compile.expression import Emission, Scene
+from poot_executor.compile.indexing import Index, unravel
 from poot_executor.compile.target import Caps
 from poot_executor.dtype import DType
 from poot_executor.errors import Unsupported

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from poot_executor.compile.classify import weight_of
-from poot_executor.compile.expression import Scene, unravel
+from poot_executor.compile.expression import Scene
+from poot_executor.compile.indexing import unravel
 from poot_executor.compile.lower.activations import Column, activation_blocks
 from poot_executor.compile.lower.blocks import BlockReader, lane_words
 from poot_executor.compile.lower.draft import PER_WORD, Draft, Frame, grid, pack_word

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from poot_executor.compile.elementwise import HELD, narrowed
-from poot_executor.compile.expression import Index, Scene, unravel
+from poot_executor.compile.expression import Scene
+from poot_executor.compile.indexing import Index, unravel
 from poot_executor.compile.lower.draft import PER_WORD, Draft, Frame, grid, pack_word
 from poot_executor.compile.region import Region
 from poot_executor.compile.target import Caps

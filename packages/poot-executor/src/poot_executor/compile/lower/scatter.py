@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from math import prod
 
-from poot_executor.compile.expression import Index, Scene, linear, unravel
+from poot_executor.compile.expression import Scene
+from poot_executor.compile.indexing import Index, linear, unravel
 from poot_executor.compile.lower.draft import PER_WORD, Draft, Frame, grid, pack_word, words_of
 from poot_executor.compile.region import Region
 from poot_executor.compile.target import Caps

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from poot_executor.compile.elementwise import HELD
-from poot_executor.compile.expression import Scene, unravel
+from poot_executor.compile.expression import Scene
+from poot_executor.compile.indexing import unravel
 from poot_executor.compile.lower.draft import Draft, Frame, grid
 from poot_executor.compile.lower.rows import lowest, row_threads
 from poot_executor.compile.region import Region
