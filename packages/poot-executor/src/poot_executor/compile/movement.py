@@ -23,8 +23,16 @@ class Elements(Protocol):
     """Who computes the elements of operands: the expressions of one kernel."""
 
     b: KernelBuilder
-    graph: Graph
-    layouts: Mapping[Value, WeightLayout]
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that values belong to."""
+        ...
+
+    @property
+    def layouts(self) -> Mapping[Value, WeightLayout]:
+        """How weights lie."""
+        ...
 
     def element(self, value: Value, index: Index) -> Handle:
         """One element."""
