@@ -10,26 +10,26 @@ memory; otherwise a thread stores straight from its registers.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 
 from poot_executor.compile.classify import weight_of
 from poot_executor.compile.expression import Scene
-from poot_executor.compile.indexing import unravel
 from poot_executor.compile.lower.activations import Column, activation_blocks
 from poot_executor.compile.lower.blocks import BlockReader, lane_words
-from poot_executor.compile.lower.draft import PER_WORD, Draft, Frame, grid, pack_word
+from poot_executor.compile.lower.draft import Draft, Frame, grid
+from poot_executor.compile.lower.epilogue import Products, store_products, store_registers
 from poot_executor.compile.lower.products import Totals, accumulate, sum_lanes
 from poot_executor.compile.lower.row_map import RowMap
 from poot_executor.compile.lower.rows import row_totals
-from poot_executor.compile.lower.scatter import scatter_word
 from poot_executor.compile.region import Projection, Region, Segment
 from poot_executor.compile.schedule import ContractionSchedule, contraction_schedule, tile_most
 from poot_executor.compile.target import Caps
 from poot_executor.dtype import DType
 from poot_executor.errors import Unsupported
-from poot_executor.graph.graph import Equation, Value
-from poot_executor.kernel.buffers import BufferRef, SharedRef
+from poot_executor.graph.graph import Equation
+from poot_executor.kernel.buffers import BufferRef
 from poot_executor.kernel.handle import Handle
-from poot_executor.layout import Part, WeightLayout
+from poot_executor.layout import WeightLayout
 
 
 def lower_projection(scene: Scene, region: Region, caps: Caps) -> list[Draft]:
@@ -108,7 +108,7 @@ class _Template:
         frame, b, projection = self.frame, self.b, self.projection
         self._declare()
         outs = [frame.write(s.root, separate=True) for s in projection.segments]
-        results = self._results()
+        products = self._products()
         across = [m.groups(r[0].part.rows) for m, r in zip(self.maps, self.readers, strict=True)]
         flat = grid(sum(across), frame.caps)
         groups = (*flat[:2], -(-self.count // self.tile))
@@ -121,7 +121,7 @@ class _Template:
         for s, segment in enumerate(projection.segments):
             group = place - start
             with b.if_((place >= start) & (group < across[s])):
-                self._segment(s, segment, outs[s], group, tokens, self._reads(s, tokens, totals), results)
+                self._segment(s, segment, outs[s], group, tokens, self._reads(s, tokens, totals), products[s])
             start += across[s]
         return frame.draft(
             groups,
@@ -148,14 +148,18 @@ class _Template:
             if segment.scatter is not None:
                 frame.read(segment.scatter.inputs[1])
 
-    def _results(self) -> SharedRef | None:
-        """Shared memory for products, as much as the greediest segment needs."""
-        held = [
-            self.tile * p.columns * len(s.anchors) * max(1, p.lanes // self.width)
+    def _products(self) -> list[Products | None]:
+        """Each segment's products, where threads finish them together, in one shared memory as large as the greediest
+        segment's."""
+        shapes = [
+            (self.tile, p.columns, len(s.anchors), max(1, p.lanes // self.width)) if self._shares(s, p) else None
             for s, p in zip(self.projection.segments, self.schedules, strict=True)
-            if self._shares(s, p)
         ]
-        return self.b.shared("results", DType.F32, max(held)) if held else None
+        held = [prod(shape) for shape in shapes if shape is not None]
+        if not held:
+            return [None] * len(shapes)
+        shared = self.b.shared("results", DType.F32, max(held))
+        return [None if shape is None else Products(shared, *shape) for shape in shapes]
 
     def _shares(self, segment: Segment, schedule: ContractionSchedule) -> bool:
         return segment.block > 0 or schedule.lanes > 1
@@ -195,7 +199,7 @@ class _Template:
         group: Handle,
         tokens: list[Handle],
         reads: list[Callable[[Handle], Column]],
-        results: SharedRef | None,
+        products: Products | None,
     ) -> None:
         b, schedule, rows_of = self.b, self.schedules[s], self.maps[s]
         slot = b.thread_id() // schedule.lanes if schedule.lanes > 1 else b.thread_id()
@@ -204,103 +208,25 @@ class _Template:
         rows = [rows_of.row(group, place) for place in places]
         totals = accumulate(b, self.readers[s], reads, rows, self.depth, schedule.lanes)
         part = self.readers[s][0].part
-        if not self._shares(segment, schedule):
-            self._store(segment, out, tokens, rows, totals, part)
+        if products is None:
+            store_registers(self.frame, segment, out, tokens, rows, totals, part)
             return
-        assert results is not None
-        partials = sum_lanes(b, totals, schedule.lanes, self.width) if schedule.lanes > 1 else 1
-        self._share(schedule, places, totals, results, partials)
+        if schedule.lanes > 1:
+            sum_lanes(b, totals, schedule.lanes, self.width)
+        self._share(schedule, places, totals, products)
         b.barrier()
-        self._finish(segment, rows_of, out, group, results, partials, part)
-
-    def _store(
-        self,
-        segment: Segment,
-        out: BufferRef,
-        tokens: list[Handle],
-        rows: list[Handle],
-        totals: list[Totals],
-        part: Part,
-    ) -> None:
-        """Straight from registers: an epilogue that looks at its own place alone."""
-        frame, b = self.frame, self.b
-        for j, row in enumerate(rows):
-            with b.if_(row < part.rows):
-                for m, token in enumerate(tokens):
-                    for anchor, total in zip(segment.anchors, totals, strict=True):
-                        frame.supply(anchor.output, lambda _index, value=total[m][j]: value.get())
-                    self._store_element(segment, out, token, row + part.first)
-
-    def _store_element(self, segment: Segment, out: BufferRef, token: Handle, row: Handle) -> None:
-        width = segment.anchors[0].output.shape[-1]
-        place = token * width + row
-        plain = segment.root.shape == segment.anchors[0].output.shape
-        index = (token, row) if plain else unravel(self.b, place, segment.root.shape)
-        out[place] = self.frame.element(segment.root, index)
+        first = b.group_id(2) * self.tile
+        store_products(self.frame, segment, out, products, rows_of, group, first, self.count, part, self.threads)
 
     def _share(
-        self,
-        schedule: ContractionSchedule,
-        places: list[Handle],
-        totals: list[Totals],
-        results: SharedRef,
-        partials: int,
+        self, schedule: ContractionSchedule, places: list[Handle], totals: list[Totals], products: Products
     ) -> None:
-        """results[partial, weight, token, place] from one lane of each subgroup (or from every thread, where each has
-        its own rows)."""
+        """One lane of each subgroup stores what it summed (or every thread, where each has its own rows)."""
         b = self.b
         lane = b.thread_id() % min(schedule.lanes, self.width) if schedule.lanes > 1 else b.const(0, DType.I32)
-        partial = b.thread_id() % schedule.lanes // self.width if partials > 1 else b.const(0, DType.I32)
-        size = len(totals) * self.tile * schedule.columns
+        partial = b.thread_id() % schedule.lanes // self.width if products.partials > 1 else b.const(0, DType.I32)
         with b.if_(lane == 0):
             for w, total in enumerate(totals):
                 for m in range(self.tile):
                     for j, place in enumerate(places):
-                        results[partial * size + (place + (w * self.tile + m) * schedule.columns)] = total[m][j].get()
-
-    def _finish(
-        self,
-        segment: Segment,
-        rows_of: RowMap,
-        out: BufferRef,
-        group: Handle,
-        results: SharedRef,
-        partials: int,
-        part: Part,
-    ) -> None:
-        """Each thread finishes words of the group's products, read from shared memory wherever the epilogue asks."""
-        frame, b = self.frame, self.b
-        per_word = PER_WORD.get(segment.root.dtype, 1)
-        columns, size = rows_of.columns, len(segment.anchors) * self.tile * rows_of.columns
-        words = columns // per_word
-        with b.range(b.thread_id(), self.tile * words, self.threads, name="word") as word:
-            m, place = (word // words, word % words) if self.tile > 1 else (b.const(0, DType.I32), word)
-            token = b.group_id(2) * self.tile + m
-            row = rows_of.row(group, place * per_word)
-            with b.if_((token < self.count) & (row < part.rows)):
-                for w, anchor in enumerate(segment.anchors):
-                    base = m * columns + w * self.tile * columns
-
-                    def product(index: tuple[Handle, ...], base: Handle = base) -> Handle:
-                        at = base + rows_of.local(group, index[1] - part.first)
-                        total = results[at]
-                        for p in range(1, partials):
-                            total = total + results[at + p * size]
-                        return total
-
-                    frame.supply(anchor.output, product)
-                self._store_word(segment, out, token, row + part.first, per_word)
-
-    def _store_word(self, segment: Segment, out: BufferRef, token: Handle, row: Handle, per_word: int) -> None:
-        b, root = self.b, segment.root
-        width = segment.anchors[0].output.shape[-1]
-        if segment.scatter is not None:
-            scatter_word(self.frame, segment.scatter, out, token * (width // per_word) + row // per_word)
-        elif per_word == 1:
-            self._store_element(segment, out, token, row)
-        else:
-            parts = [self._element(root, token * width + row + i) for i in range(per_word)]
-            out.store_word(token * (width // per_word) + row // per_word, pack_word(b, root.dtype, parts))
-
-    def _element(self, value: Value, place: Handle) -> Handle:
-        return self.frame.element(value, unravel(self.b, place, value.shape))
+                        products.shared[products.place(partial, w, m, place)] = total[m][j].get()

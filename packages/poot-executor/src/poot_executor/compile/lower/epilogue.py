@@ -1,0 +1,136 @@
+"""What follows a contraction's products inside its own dispatch: each product, or each word of them, finished by the
+graph's own expression and stored.
+
+An epilogue that looks at its own place alone is stored straight from registers. One that looks at several products of
+a block (a rotation, a whole word of narrow elements), and any whose products several threads made together, reads them
+from shared memory, wherever the expression asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from poot_executor.compile.indexing import unravel
+from poot_executor.compile.lower.draft import PER_WORD, Frame, pack_word
+from poot_executor.compile.lower.row_map import RowMap
+from poot_executor.compile.lower.scatter import scatter_word
+from poot_executor.compile.region import Segment
+from poot_executor.dtype import DType
+from poot_executor.graph.graph import Value
+from poot_executor.kernel.buffers import BufferRef, SharedRef
+from poot_executor.kernel.builder import Var
+from poot_executor.kernel.handle import Handle
+from poot_executor.layout import Part
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """A group's products in shared memory: [partial, weight, token, place], `tokens` by `columns` of each weight.
+
+    The sum over `partials` is the product. `pitch` is the distance of neighbouring tokens, `columns` or more.
+    """
+
+    shared: SharedRef
+    tokens: int
+    columns: int
+    weights: int
+    partials: int = 1
+    pitch: int = 0
+
+    @property
+    def row(self) -> int:
+        """The distance of neighbouring tokens."""
+        return self.pitch or self.columns
+
+    @property
+    def count(self) -> int:
+        """Elements of shared memory that they take."""
+        return self.partials * self.weights * self.tokens * self.row
+
+    def place(self, partial: Handle | int, weight: int, token: Handle | int, place: Handle) -> Handle:
+        """Where a product lies."""
+        offset = weight * self.tokens * self.row
+        first = partial * (self.weights * self.tokens * self.row) + token * self.row
+        return place + first + offset
+
+    def read(self, weight: int, token: Handle, place: Handle) -> Handle:
+        """The product: the sum of its partials, in order."""
+        total = self.shared[self.place(0, weight, token, place)]
+        for partial in range(1, self.partials):
+            total = total + self.shared[self.place(partial, weight, token, place)]
+        return total
+
+
+def store_registers(
+    frame: Frame,
+    segment: Segment,
+    out: BufferRef,
+    tokens: Sequence[Handle],
+    rows: Sequence[Handle],
+    totals: Sequence[Sequence[Sequence[Var]]],
+    part: Part,
+) -> None:
+    """Store each of a thread's products [weight][token][row] from registers; rows beyond the part are dropped."""
+    b = frame.b
+    for j, row in enumerate(rows):
+        with b.if_(row < part.rows):
+            for m, token in enumerate(tokens):
+                for anchor, total in zip(segment.anchors, totals, strict=True):
+                    frame.supply(anchor.output, lambda _index, value=total[m][j]: value.get())
+                _store_element(frame, segment, out, token, row + part.first)
+
+
+def store_products(
+    frame: Frame,
+    segment: Segment,
+    out: BufferRef,
+    products: Products,
+    rows_of: RowMap,
+    group: Handle,
+    first_token: Handle,
+    count: int,
+    part: Part,
+    threads: int,
+) -> None:
+    """The group's threads store words of its products in turn; tokens from `count` on and rows beyond the part are
+    dropped. Call it after a barrier."""
+    b = frame.b
+    per_word = PER_WORD.get(segment.root.dtype, 1)
+    words = products.columns // per_word
+    with b.range(b.thread_id(), products.tokens * words, threads, name="word") as word:
+        m, place = (word // words, word % words) if products.tokens > 1 else (b.const(0, DType.I32), word)
+        token = first_token + m
+        row = rows_of.row(group, place * per_word)
+        with b.if_((token < count) & (row < part.rows)):
+            for w, anchor in enumerate(segment.anchors):
+
+                def product(index: tuple[Handle, ...], w: int = w) -> Handle:
+                    return products.read(w, m, rows_of.local(group, index[1] - part.first))
+
+                frame.supply(anchor.output, product)
+            _store_word(frame, segment, out, token, row + part.first, per_word)
+
+
+def _store_word(frame: Frame, segment: Segment, out: BufferRef, token: Handle, row: Handle, per_word: int) -> None:
+    b, root = frame.b, segment.root
+    width = segment.anchors[0].output.shape[-1]
+    if segment.scatter is not None:
+        scatter_word(frame, segment.scatter, out, token * (width // per_word) + row // per_word)
+    elif per_word == 1:
+        _store_element(frame, segment, out, token, row)
+    else:
+        parts = [_element(frame, root, token * width + row + i) for i in range(per_word)]
+        out.store_word(token * (width // per_word) + row // per_word, pack_word(b, root.dtype, parts))
+
+
+def _store_element(frame: Frame, segment: Segment, out: BufferRef, token: Handle, row: Handle) -> None:
+    width = segment.anchors[0].output.shape[-1]
+    place = token * width + row
+    plain = segment.root.shape == segment.anchors[0].output.shape
+    index = (token, row) if plain else unravel(frame.b, place, segment.root.shape)
+    out[place] = frame.element(segment.root, index)
+
+
+def _element(frame: Frame, value: Value, place: Handle) -> Handle:
+    return frame.element(value, unravel(frame.b, place, value.shape))
