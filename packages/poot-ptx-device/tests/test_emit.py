@@ -281,3 +281,18 @@ def test_the_best_architecture_of_a_gpu(capability: tuple[int, int], expected: s
     if found is not None:
         assert architecture_of(caps_of(found).features) is found
     assert BY_NAME["sm_90a"].runs_on((9, 0)) and not BY_NAME["sm_90a"].runs_on((10, 0))
+
+
+def test_an_access_inside_what_every_launch_binds_has_no_guard():
+    b = KernelBuilder("copy", 64)
+    x, y = b.buffer("x", F32, READ), b.buffer("y", F32, WRITE)
+    i = b.group_id() * 64 + b.thread_id()
+    y[i] = x[i + 64]
+    kernel, caps = optimize(b.finish(), subgroup=True, subgroup_width=32), caps_of(best_architecture((9, 0)))
+    guarded = emit(kernel, caps)
+    assert "min.u32" in guarded and "@%p" in guarded
+    # 4 groups touch 256 elements of y and end at element 320 of x.
+    bare = emit(kernel.launched((320, 256), (4, 1, 1)), caps)
+    assert "min.u32" not in bare and "@%p" not in bare and "+256]" in bare
+    short = emit(kernel.launched((319, 255), (4, 1, 1)), caps)
+    assert "min.u32" in short and "@%p" in short

@@ -281,6 +281,32 @@ def test_reduce_strength_joins_constants_and_decides_by_ranges():
     )
 
 
+def test_reduce_strength_keeps_whole_multiples_and_moves_constants_outwards():
+    b, x, y = new()
+    t, g = b.thread_id(), b.group_id() * 64
+    unit = t + 128
+    word = unit // 4 * 4 + unit % 4  # unit
+    near = (g + t) - g  # t
+    y[(word * 8 + 3) + t] = x[word * 8 // 4 * 4] + x[near]
+    shows(
+        remove_dead(share_subexpressions(fold_constants(reduce_strength(b.finish())))),
+        """
+        %0 = thread_id: i32
+        %1 = const value=3: i32
+        %2 = shl %0, %1: i32
+        %3 = const value=1024: i32
+        %4 = add %2, %3: i32
+        %5 = load %4 buffer=0 width=1: f32
+        %6 = load %0 buffer=0 width=1: f32
+        %7 = add %5, %6: f32
+        %8 = const value=1027: i32
+        %9 = add %2, %0: i32
+        %10 = add %9, %8: i32
+        store %10, %7 buffer=1
+        """,
+    )
+
+
 def unrolled(low, high, step, unroll) -> Kernel:
     b, x, y = new()
     total = b.var(0.0)

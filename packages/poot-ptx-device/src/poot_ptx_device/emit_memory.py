@@ -18,10 +18,16 @@ def _braced(lanes: tuple[str, ...]) -> str:
     return lanes[0] if len(lanes) == 1 else "{" + ", ".join(lanes) + "}"
 
 
-def _guard(e: Emitter, place: int, width: int, index: str) -> str:
-    """ "@%p " where something must only happen inside the buffer: an index below 0 is a large one, unsigned."""
-    if not e.guarded:
-        return ""
+def _guard(e: Emitter, place: int, width: int, index: Val) -> tuple[str, str]:
+    """ "@%p ", where something must only happen inside the buffer, and the address. An index below 0 is a large one,
+    unsigned."""
+    if e.inside(place, index, width):
+        return "", e.element(place, index)
+    guard = _compared(e, place, width, e.scalar(index)) if e.guarded else ""
+    return guard, element(e, place, e.scalar(index))
+
+
+def _compared(e: Emitter, place: int, width: int, index: str) -> str:
     return f"@{e.result('pred', f'setp.lt.u32 {{}}, {e.held(I32, index)}, {e.end(place, width)}')} "
 
 
@@ -32,22 +38,26 @@ def _length(e: Emitter, op: Op) -> None:
 
 @RULES.rule("load")
 def _load(e: Emitter, op: Op) -> None:
-    place, index, width = op.attrs["buffer"], e.scalar(op.operands[0]), op.result.type.width
-    if e.guarded:
-        index = e.result("b32", f"min.u32 {{}}, {index}, {e.last(place, width)}")
+    place, width = op.attrs["buffer"], op.result.type.width
     # Without L1::no_allocate, which on an H200 made packed weights five times as slow.
     path = ".nc" if e.reads_only(place) else ""
-    address = element(e, place, index)
+    if e.inside(place, op.operands[0], width):
+        address = e.element(place, op.operands[0])
+    else:
+        index = e.scalar(op.operands[0])
+        if e.guarded:
+            index = e.result("b32", f"min.u32 {{}}, {index}, {e.last(place, width)}")
+        address = element(e, place, index)
     lanes = e.registers(op.result)
     e.line(f"ld.global{path}{_vectors(width)}.{register_class(op.result.dtype)} {_braced(lanes)}, {address}")
 
 
 @RULES.rule("store")
 def _store(e: Emitter, op: Op) -> None:
-    place, index, value = op.attrs["buffer"], e.scalar(op.operands[0]), op.operands[1]
+    place, (index, value) = op.attrs["buffer"], op.operands
     width = value.type.width
     lanes = tuple(e.held(value.dtype, lane) for lane in e.lanes(value))
-    guard, address = _guard(e, place, width, index), element(e, place, index)
+    guard, address = _guard(e, place, width, index)
     e.line(f"{guard}st.global{_vectors(width)}.{register_class(value.dtype)} {address}, {_braced(lanes)}")
 
 
@@ -98,7 +108,8 @@ def _atomic(e: Emitter, op: Op) -> None:
     type = {"add": "u32", "or": "b32"}.get(operation, suffix(dtype))
     if "buffer" in op.attrs:
         place = op.attrs["buffer"]
-        space, guard, address = "global", _guard(e, place, 1, e.scalar(index)), element(e, place, e.scalar(index))
+        space = "global"
+        guard, address = _guard(e, place, 1, index)
     else:
         place = op.attrs["array"]
         space, guard, address = "shared", _shared_guard(e, place, index), _shared_at(e, place, e.scalar(index))

@@ -5,7 +5,8 @@ keeps its registers. A constant is written where it is used. A kernel's paramete
 address and its element count (p0, n0, p1, n1, …), and where it has checks the address of the fault word.
 
 A buffer access is guarded by that count, since nothing else in PTX does: a load reads the nearest element there is, a
-store or an atomic operation outside does nothing. `Guards.NONE` leaves that out, for measuring what it costs.
+store or an atomic operation outside does nothing. One whose index is known to lie inside what every launch binds needs
+no guard. `Guards.NONE` leaves all of them out, for measuring what they cost.
 """
 
 from __future__ import annotations
@@ -84,6 +85,8 @@ class Emitter:
         self._head: list[str] = []
         self._lines: list[str] = []
         self._known: dict[tuple[str, int, int], str] = {}
+        self._makers = {value: op for op in kernel.body.walk() for value in op.results}
+        self._addresses: list[dict[tuple[int, str], str]] = [{}]
 
     def text(self) -> str:
         """The whole module. Raises Unsupported for an operation without a rule or capability."""
@@ -134,6 +137,13 @@ class Emitter:
 
     def block(self, block: Block) -> tuple[Val, ...]:
         """Emit a block's operations. Returns the operands of its yield; a kernel's body has none."""
+        self._addresses.append({})
+        try:
+            return self._operations(block)
+        finally:
+            self._addresses.pop()
+
+    def _operations(self, block: Block) -> tuple[Val, ...]:
         for op in block.ops:
             if op.kind == "yield":
                 return op.operands
@@ -255,6 +265,36 @@ class Emitter:
     def fault(self) -> str:
         """The address of the fault word."""
         return self.once(("fault", 0, 0), "b64", "ld.param.u64 {0}, [fault]", "cvta.to.global.u64 {0}, {0}")
+
+    def inside(self, place: int, index: Val, width: int) -> bool:
+        """Whether an access of `width` elements is known to lie in what every launch binds."""
+        count, known = self.kernel.params[place].count, self.range_of(index)
+        return count is not None and known.low >= 0 and known.high + width <= count
+
+    def element(self, place: int, index: Val) -> str:
+        """The address of an element that needs no guard, in brackets: what is near a known address is an offset from
+        it."""
+        base, offset = index, 0
+        while (made := self._makers.get(base)) is not None and made.kind == "add":
+            left, right = made.operands
+            constant = self._constant(right)
+            if constant is None or self.range_of(left).low < 0:
+                break
+            base, offset = left, offset + constant
+        if (constant := self._constant(base)) is not None:
+            return f"[{self.address(place)}+{4 * (offset + constant)}]"
+        register = self.scalar(base)
+        if is_literal(register) or not -(1 << 20) < offset < 1 << 20:
+            return element(self, place, self.scalar(index))
+        address = next((found[place, register] for found in self._addresses if (place, register) in found), None)
+        if address is None:
+            address = self.result("b64", f"mad.wide.u32 {{}}, {register}, 4, {self.address(place)}")
+            self._addresses[-1][place, register] = address
+        return f"[{address}+{4 * offset}]" if offset else f"[{address}]"
+
+    def _constant(self, value: Val) -> int | None:
+        made = self._makers.get(value)
+        return made.attrs["value"] if made is not None and made.kind == "const" else None
 
     def reads_only(self, place: int) -> bool:
         """Whether no dispatch ever writes the buffer, so that loads may go past coherence."""

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from poot_executor.cache import CompileCache
 from poot_executor.compile.target import Target
 from poot_executor.device import Compiled
-from poot_executor.kernel.ir import Access, Kernel
+from poot_executor.kernel.ir import Kernel, Param
 from poot_ptx_device.native import Gpu, Handle, Native
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PtxKernel:
-    """A kernel that can be dispatched. `accesses` says how it uses each buffer.
+    """A kernel that can be dispatched, over `groups` at most and with `buffers` of at least the counts that they state:
+    its code relies on both.
 
     `faults`: the fault word's address is its last parameter.
     """
@@ -22,15 +23,11 @@ class PtxKernel:
     name: str
     identity: int
     faults: bool
-    accesses: tuple[Access, ...]
+    buffers: tuple[Param, ...]
+    groups: tuple[int, int, int] | None
     threads: int
     module: Handle
     function: Handle
-
-    @property
-    def params(self) -> int:
-        """Buffers that it takes."""
-        return len(self.accesses)
 
 
 class Loader:
@@ -52,8 +49,8 @@ class Loader:
         except BaseException:
             self._native.unload_module(module)
             raise
-        accesses = tuple(param.access for param in kernel.params)
-        return PtxKernel(kernel.name, kernel.identity, kernel.checks, accesses, kernel.group_size, module, function)
+        launch = (kernel.checks, kernel.params, kernel.groups, kernel.group_size)
+        return PtxKernel(kernel.name, kernel.identity, *launch, module, function)
 
     def _assemble(self, compiled: Compiled) -> Compiled:
         return Compiled(compiled.name, self._native.assemble(compiled.code, compiled.name), compiled.entry)

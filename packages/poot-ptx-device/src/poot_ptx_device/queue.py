@@ -135,12 +135,16 @@ class Recorder:
 
 def _check_arguments(memory: Memory, dispatch: Dispatch) -> None:
     kernel = dispatch.kernel
-    if len(dispatch.args) != kernel.params:
+    if len(dispatch.args) != len(kernel.buffers):
         raise DeviceError(
-            f"kernel {kernel.name} has {kernel.params} parameters and was given {len(dispatch.args)} arguments"
+            f"kernel {kernel.name} has {len(kernel.buffers)} parameters and was given {len(dispatch.args)} arguments"
         )
-    for arg in dispatch.args:
+    if kernel.groups is not None and any(n > most for n, most in zip(dispatch.groups, kernel.groups, strict=True)):
+        raise ValueError(f"kernel {kernel.name}: {dispatch.groups} groups, it was compiled for {kernel.groups}")
+    for arg, buffer in zip(dispatch.args, kernel.buffers, strict=True):
         memory.check(arg.slice)
+        if buffer.count is not None and arg.count < buffer.count:
+            raise ValueError(f"kernel {kernel.name}: {arg.count} elements, it was compiled for {buffer.count}")
         if not 0 < 4 * arg.count <= -(-arg.slice.nbytes // 4) * 4:
             raise ValueError(f"kernel {kernel.name}: {arg.count} elements in {arg.slice.nbytes} bytes")
 
@@ -156,5 +160,5 @@ def _written(commands: Commands) -> Iterator[Buffer]:
         if isinstance(command, Copy):
             yield command.target.buffer
         else:
-            accesses = zip(command.args, command.kernel.accesses, strict=True)
-            yield from (arg.slice.buffer for arg, access in accesses if access is Access.READ_WRITE)
+            bound = zip(command.args, command.kernel.buffers, strict=True)
+            yield from (arg.slice.buffer for arg, buffer in bound if buffer.access is Access.READ_WRITE)

@@ -82,6 +82,7 @@ class Planner:
     firsts: list[CopyCommand] = field(default_factory=list)
     finals: list[CopyCommand] = field(default_factory=list)
     position: dict[Value, int] = field(default_factory=dict)
+    launched: dict[tuple[Kernel, tuple[int, ...], tuple[int, int, int]], Kernel] = field(default_factory=dict)
 
     def run(self) -> Plan:
         """Place inputs, results and the rest, then write the commands in order."""
@@ -195,7 +196,7 @@ class Planner:
             args = tuple(self._arg(draft, operand) for operand in draft.operands)
             commands.append(
                 DispatchCommand(
-                    self.optimize(draft.kernel),
+                    self._kernel(draft, args),
                     args,
                     draft.groups,
                     draft.work,
@@ -205,6 +206,13 @@ class Planner:
                 )
             )
         return commands
+
+    def _kernel(self, draft: Draft, args: tuple[Arg, ...]) -> Kernel:
+        """The kernel with what its launches have in common: equal regions bind as much over equal grids."""
+        key = (draft.kernel, tuple(arg.count for arg in args), draft.groups)
+        if key not in self.launched:
+            self.launched[key] = self.optimize(draft.kernel).launched(key[1], draft.groups)
+        return self.launched[key]
 
     def _covered(self, unit: Unit) -> set[Value]:
         """The values whose equations the unit computes."""

@@ -14,8 +14,8 @@ condition`, and a body block with the same arguments ending in `yield *next`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import MappingProxyType
 from typing import Any
@@ -103,11 +103,13 @@ class Access(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A buffer parameter: `dtype` of its elements. Its element count comes with each dispatch."""
+    """A buffer parameter: `dtype` of its elements. Its element count comes with each dispatch; `count`, where it is
+    known, is the least that any binds."""
 
     name: str
     dtype: DType
     access: Access
+    count: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,19 +123,27 @@ class SharedArray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernel:
-    """A specialized kernel. `group_size` threads a group, one axis. `checks` says that it has a `check` operation."""
+    """A specialized kernel. `group_size` threads a group, one axis. `groups`, where it is known, is the largest grid
+    that it is launched over. `checks` says that it has a `check` operation."""
 
     name: str
     params: tuple[Param, ...]
     shared: tuple[SharedArray, ...]
     group_size: int
     body: Block
+    groups: tuple[int, int, int] | None = None
     _digest: list[bytes] = field(default_factory=list, init=False, repr=False)
 
     @property
     def checks(self) -> bool:
         """Whether it has a `check` operation, which may fault."""
         return any(op.kind == "check" for op in self.body.walk())
+
+    def launched(self, counts: Sequence[int], groups: tuple[int, int, int]) -> Kernel:
+        """The kernel as it is launched over `groups` groups, with at least `counts` elements bound: what an emitter may
+        rely on."""
+        params = tuple(replace(p, count=n) for p, n in zip(self.params, counts, strict=True))
+        return Kernel(self.name, params, self.shared, self.group_size, self.body, groups)
 
     @property
     def identity(self) -> int:

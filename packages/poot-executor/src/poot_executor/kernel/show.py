@@ -15,9 +15,11 @@ def show(kernel: Kernel, *, hints: bool = False, lines: bool = False) -> str:
     kernel's digest.
     """
     text = _Text(hints, lines)
-    text.add(0, f"kernel {kernel.name} group_size={kernel.group_size}")
+    grid = "" if kernel.groups is None else " groups=" + "x".join(map(str, kernel.groups))
+    text.add(0, f"kernel {kernel.name} group_size={kernel.group_size}{grid}")
     for place, param in enumerate(kernel.params):
-        text.add(1, f"param {place} {param.name}: {param.dtype} {param.access.value}")
+        count = "" if param.count is None else f"[{param.count}]"
+        text.add(1, f"param {place} {param.name}: {param.dtype}{count} {param.access.value}")
     for place, array in enumerate(kernel.shared):
         text.add(1, f"shared {place} {array.name}: {array.dtype}[{array.count}]")
     text.block(kernel.body, 1)

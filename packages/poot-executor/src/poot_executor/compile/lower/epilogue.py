@@ -98,7 +98,10 @@ def store_products(
     b = frame.b
     per_word = PER_WORD.get(segment.root.dtype, 1)
     words = products.columns // per_word
-    with b.range(b.thread_id(), products.tokens * words, threads, name="word") as word:
+    total = products.tokens * words
+    once = total <= threads
+    with b.if_(b.thread_id() < total) if once else b.range(b.thread_id(), total, threads, name="word") as turn:
+        word = turn if turn is not None else b.thread_id()
         m, place = (word // words, word % words) if products.tokens > 1 else (b.const(0, DType.I32), word)
         token = first_token + m
         row = rows_of.row(group, place * per_word)

@@ -27,7 +27,6 @@ class Range:
 
 
 FULL = MappingProxyType({DType.I32: Range(-(1 << 31), (1 << 31) - 1), DType.U32: Range(0, (1 << 32) - 1)})
-_NATURAL = Range(0, (1 << 31) - 1)
 
 
 class Ranges:
@@ -35,12 +34,20 @@ class Ranges:
 
     def __init__(self, kernel: Kernel) -> None:
         self._group_size = kernel.group_size
+        self._groups = kernel.groups
+        self._counts = [param.count for param in kernel.params]
         self._known: dict[Val, Range] = {}
         self._block(kernel.body)
 
     def of(self, value: Val) -> Range:
         """The range of an i32 or u32."""
         return self._known.get(value, FULL[value.dtype])
+
+    def shifted(self, value: Val, other: Val, distance: int) -> None:
+        """Say that a new value is another plus `distance`, without wrapping where the other has a known range."""
+        if other in self._known:
+            known = self._known[other]
+            self._set(value, Range(known.low + distance, known.high + distance))
 
     def trips(self, op: Op) -> int | None:
         """How often a `for` runs, where that is one number for every thread."""
@@ -88,8 +95,11 @@ class Ranges:
                 self._set(result, Range(op.attrs["value"], op.attrs["value"]))
             case "thread_id" | "lane_id" | "subgroup_id":
                 self._set(result, Range(0, self._group_size - 1))
-            case "group_id" | "length":
-                self._set(result, _NATURAL)
+            case "group_id":
+                most = FULL[DType.I32].high if self._groups is None else self._groups[op.attrs["axis"]] - 1
+                self._set(result, Range(0, most))
+            case "length":
+                self._set(result, Range(self._counts[op.attrs["buffer"]] or 0, FULL[DType.I32].high))
             case "select":
                 self._join(result, *op.operands[1:])
             case "cast" | "bitcast":
