@@ -20,7 +20,7 @@ from poot_executor.errors import (
     RequestError,
     SettingsError,
 )
-from poot_llm.driver import Driver, DriverOptions, FinishReason, NonFiniteLogits, Sequence
+from poot_llm.driver import Driver, DriverOptions, FinishReason, InputRows, NonFiniteLogits, Sequence
 from poot_llm.registry import ModelHandle
 from poot_llm.sampling import SamplingParams, Suffix
 
@@ -409,8 +409,9 @@ def test_an_interrupted_wait_loses_nothing(handle: ModelHandle) -> None:
 
 def test_inputs_that_the_family_does_not_declare(handle: ModelHandle) -> None:
     with driving(handle) as rig:
-        with pytest.raises(BindError, match=r"llama declares no input 'pixels'.*none"):
-            rig.driver.generate_with_inputs(OTHER, {"pixels": np.zeros(3, np.float32)})
+        pixels = InputRows((0,), np.zeros((1, 3), np.float32))
+        with pytest.raises(BindError, match=r"llama declares no input 'pixels': its inputs are embeddings"):
+            rig.driver.generate_with_inputs(OTHER, {"pixels": pixels})
         stream = rig.driver.generate_with_inputs(OTHER, {}, params(2))
         assert tokens(stream) == greedy(handle, OTHER, 2)
 

@@ -71,7 +71,7 @@ def test_what_a_request_needs_is_what_it_then_takes(prompt: int, spans: tuple[in
 
 
 def test_the_next_ids_of_a_sequence() -> None:
-    sequence = Sequence(0, (1, 2, 3), SamplingParams(), 0, frozenset(), 9, tokens=[4, 5])
+    sequence = Sequence((1, 2, 3), SamplingParams(), 0, frozenset(), 9, tokens=[4, 5])
     got = []
     for cached in range(6):
         sequence.cached = cached

@@ -1,4 +1,4 @@
-"""Attention over contiguous KV states, and the rotary tables that every layer of a step shares."""
+"""Attention over KV states, contiguous or paged, and the rotary tables that every layer of a step shares."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def cached_attention(step: Step, layer: int, q: Traced, k: Traced, v: Traced, sc
     """Write the step's K and V rows into the layer's states, then attend over what each row has.
 
     q f32[rows, tokens, heads, d], k and v f32[rows, tokens, kv_heads, d] -> f32[rows · tokens,
-    heads · d]. States "k" and "v" are [rows · capacity, kv_heads, d] in the step's activations:
-    position n of row r lies at r · capacity + n.
+    heads · d]. States "k" and "v" are [positions, kv_heads, d] in the step's activations. Contiguous, position n of row
+    r lies at r · capacity + n; paged, where the step's slots say.
     """
     keys, values = (_remember(step, layer, role, x) for role, x in (("k", k), ("v", v)))
     out = f.attention(q, keys, values, step.mask, scale, visible=step.visible, activations=step.activations)
@@ -47,11 +47,13 @@ def _remember(step: Step, layer: int, role: str, x: Traced) -> Traced:
     """The state after this step's rows of x are in it, as the step sees it -> [rows, span, ...]."""
     shape, per_position = step.shape, x.shape[2:]
     key = StateKey(layer, role)
-    kind = TensorType((shape.rows * shape.capacity, *per_position), step.activations)
+    kind = TensorType((shape.positions, *per_position), step.activations)
     before = step.builder.state(key, kind)
     fresh = p.cast(p.reshape(x, (step.count, *per_position)), step.activations)
     after = p.scatter_update(before, step.places, fresh)
     step.builder.next_state(key, after)
+    if step.held is not None:
+        return p.gather(after, step.held)
     held = p.reshape(after, (shape.rows, shape.capacity, *per_position))
     if shape.span == shape.capacity:
         return held

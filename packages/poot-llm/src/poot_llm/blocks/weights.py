@@ -49,7 +49,18 @@ def project(step: Step, weights: Weights, x: Traced, key: WeightKey, bias: Weigh
     return linear(x, weight, format, bias=added, activations=step.activations)
 
 
+EMBEDDINGS = "embeddings"
+"""The input that supplies embedding rows in place of those of some tokens."""
+
+
 def embed(step: Step, weights: Weights, key: WeightKey) -> Traced:
-    """Rows of the table [vocabulary, n] for the step's tokens -> f32[rows · tokens, n]."""
+    """Rows of the table [vocabulary, n] for the step's tokens -> f32[rows · tokens, n], with those that a prompt
+    supplies in their place.
+    """
     table, format = read(step, weights, key)
-    return embedding(table, format, step.tokens)
+    rows = embedding(table, format, step.tokens)
+    if EMBEDDINGS not in step.supplied:
+        return rows
+    supplied = step.supplied[EMBEDDINGS]
+    given = step.builder.broadcast_to(p.reshape(supplied.given, (rows.shape[0], 1)), rows.shape)
+    return p.select(given, supplied.rows, rows)

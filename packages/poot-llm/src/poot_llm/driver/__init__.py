@@ -2,8 +2,12 @@
 
 from poot_llm.driver.driver import Driver
 from poot_llm.driver.entries import compile_step
-from poot_llm.driver.options import DriverOptions, EntryKey, StepSet
-from poot_llm.driver.sequence import FinishReason, NonFiniteLogits, Sequence, StepResult, Timings
+from poot_llm.driver.inputs import InputRows
+from poot_llm.driver.kv import KvUse
+from poot_llm.driver.kv_fit import KvPlan
+from poot_llm.driver.options import DriverOptions, EntryKey, Layout
+from poot_llm.driver.sequence import FinishReason, Guide, NonFiniteLogits, NoRoom, Sequence, StepResult, Timings
+from poot_llm.driver.step_set import StepSet
 from poot_llm.driver.tokens import GeneratedToken, TokenStream
 
 __all__ = [
@@ -12,6 +16,12 @@ __all__ = [
     "EntryKey",
     "FinishReason",
     "GeneratedToken",
+    "Guide",
+    "InputRows",
+    "KvPlan",
+    "KvUse",
+    "Layout",
+    "NoRoom",
     "NonFiniteLogits",
     "Sequence",
     "StepResult",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from time import perf_counter
 
 from poot_executor.compile import CompileOptions, Program, Target, compile
@@ -13,7 +14,7 @@ from poot_llm.blocks.step import StepShape
 from poot_llm.driver.options import DriverOptions, EntryKey
 from poot_llm.models.step_graph import trace_step
 from poot_llm.registry import ModelHandle
-from poot_llm.sampling import Suffix
+from poot_llm.sampling import SamplerShape, SamplerSlots, Suffix
 
 
 def compile_step(
@@ -23,13 +24,22 @@ def compile_step(
     suffix: Suffix,
     activations: DType = F32,
     options: CompileOptions | None = None,
+    inputs: tuple[str, ...] = (),
 ) -> Program:
     """The program of one step of a model on a target. Needs no hardware and reads no weights.
 
     Raises what `compile` does: Unsupported, CompileLimit.
     """
-    graph = trace_step(handle.family, handle.config, shape, handle.weights, suffix, activations)
+    graph = trace_step(handle.family, handle.config, shape, handle.weights, suffix, activations, inputs)
     return compile(graph, target, CompileOptions() if options is None else options)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedStep:
+    """An entry, and the sampler slots that its steps fill."""
+
+    entry: EntryId
+    sampler: SamplerSlots
 
 
 class Entries:
@@ -48,8 +58,8 @@ class Entries:
         self._executable = executable
         self._options = options
         self._largest = largest
-        self._entries: dict[EntryKey, EntryId] = {}
-        self._shapes: dict[Suffix, dict[StepShape, Suffix]] = {suffix: {} for suffix in Suffix}
+        self._entries: dict[EntryKey, PreparedStep] = {}
+        self._shapes: dict[tuple[Suffix, tuple[str, ...]], dict[StepShape, Suffix]] = {}
         self._bytes = 0
         self.seconds = 0.0
         """Wall time spent on compiling and adding."""
@@ -61,13 +71,13 @@ class Entries:
         """Everything prepared, in the order of preparation."""
         return tuple(self._entries)
 
-    def shapes(self, suffix: Suffix) -> Mapping[StepShape, Suffix]:
-        """The shapes that can serve a suffix, each with the suffix of its entry: its own where there
-        is one, else SAMPLED, which serves greedy rows too.
+    def shapes(self, suffix: Suffix, inputs: tuple[str, ...] = ()) -> Mapping[StepShape, Suffix]:
+        """The shapes that can serve a suffix and take these inputs, each with the suffix of its entry: its own where
+        there is one, else the least of those that serve it too.
         """
-        return self._shapes[suffix]
+        return self._shapes.get((suffix, inputs), {})
 
-    def __getitem__(self, key: EntryKey) -> EntryId:
+    def __getitem__(self, key: EntryKey) -> PreparedStep:
         """Raises BindError for a key that is not prepared: a step never compiles."""
         if key not in self._entries:
             raise BindError(f"no {key.suffix.value} step of {key.shape} is prepared: call prepare before")
@@ -78,10 +88,10 @@ class Entries:
         the largest entry is among them: it gives the states their size.
         """
         missing = [key for key in dict.fromkeys(keys) if key not in self._entries]
-        many = self._largest.shape.rows > 1
+        many = self._largest.shape.drawing_rows > 1
         if missing and many and not self._entries and self._largest not in missing:
             missing.insert(0, self._largest)
-        return sorted(missing, key=lambda key: key.shape, reverse=True)
+        return sorted(missing, key=lambda key: key.shape.size, reverse=True)
 
     def ensure(self, keys: Iterable[EntryKey]) -> None:
         """Prepare what is missing. No step may be submitted meanwhile.
@@ -100,17 +110,23 @@ class Entries:
         options = self._options
         _limit("entries of a driver", options.max_entries, len(self._entries) + 1)
         target = self._executor.target_set[0]
-        program = compile_step(self._handle, target, key.shape, key.suffix, options.activations, options.compile)
+        program = compile_step(
+            self._handle, target, key.shape, key.suffix, options.activations, options.compile_options, key.inputs
+        )
         own = 2 * (program.input_bytes + program.output_bytes) + len(program.constants)
         _limit("bytes of a driver's entries", options.max_entry_bytes, self._bytes + own)
         entry = self._executor.add_entry(self._executable, program)
         # Only decoding submits ahead: the token of a longer step is not known to be the last one.
         ahead = options.ahead and key.shape.tokens == 1
         self._executor.prepare(self._executable, entry, ahead=ahead)
-        self._entries[key] = entry
-        self._shapes[key.suffix][key.shape] = key.suffix
-        if key.suffix is Suffix.SAMPLED:
-            self._shapes[Suffix.GREEDY].setdefault(key.shape, key.suffix)
+        sampler = SamplerShape(key.shape.drawing_rows, self._handle.config.vocabulary, key.shape.span)
+        self._entries[key] = PreparedStep(entry, SamplerSlots(key.suffix, sampler))
+        for suffix in Suffix:
+            if key.suffix.serves(suffix):
+                shapes = self._shapes.setdefault((suffix, key.inputs), {})
+                held = shapes.get(key.shape)
+                if held is None or held.serves(key.suffix):
+                    shapes[key.shape] = key.suffix
         self._bytes += own
 
 

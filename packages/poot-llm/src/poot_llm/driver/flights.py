@@ -45,6 +45,10 @@ class Flights:
         self._executable = executable
         self._recover = recover
         self._queue: deque[Flight] = deque()
+        self.resets = 0
+        """How often the state was reset after a failure."""
+        self.newest: Flight | None = None
+        """The flight that was submitted last."""
 
     def submit(self, entry: EntryId, inputs: StepInputs) -> Flight:
         """Start a step, at once or when the older of two is over. One that the device refuses is over
@@ -59,6 +63,7 @@ class Flights:
         try:
             flight.step = self._executor.submit(self._executable, entry, inputs)
             self._queue.append(flight)
+            self.newest = flight
         except (BindError, CallOrder):
             raise
         except DeviceError as error:
@@ -104,6 +109,7 @@ class Flights:
         for flight in self._queue:
             flight.lost = flight.error is None
         self._queue.clear()
+        self.resets += 1
         try:
             self._recover()
         except DeviceError as second:

@@ -1,13 +1,23 @@
-"""A sequence: one prompt with its answer so far, in a row of the KV states."""
+"""A sequence: one prompt with its answer so far, and where its K and V are."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from poot_executor.errors import PootError
-from poot_llm.sampling import SamplingParams
+from poot_llm.driver.kv import Lease
+from poot_llm.sampling import History, SamplerRow, SamplingParams, TokenLogprobs
+
+if TYPE_CHECKING:
+    from poot_llm.driver.inputs import InputRows
+    from poot_llm.driver.runs import Run
 
 
 class FinishReason(Enum):
@@ -29,43 +39,88 @@ class NonFiniteLogits(PootError):
         self.position = position
 
 
+class NoRoom(PootError):
+    """The blocks of paged KV are used up: preempt or release a sequence, or open the driver with a larger pool."""
+
+    def __init__(self, lacking: int, blocks: int) -> None:
+        super().__init__(
+            f"{lacking} sequences find no free block among the pool's {blocks}: preempt or release others, "
+            "or give the driver more pool_blocks"
+        )
+        self.lacking = lacking
+        self.blocks = blocks
+
+
+class Guide(Protocol):
+    """What the rest of an answer may be. The driver asks for a mask before each token, and says which one came."""
+
+    def mask(self) -> NDArray[np.uint32]:
+        """u32[ceil(vocabulary / 32)]: a bit for each id that may come next, at least one."""
+        ...
+
+    def accept(self, token: int) -> None:
+        """The token was committed."""
+        ...
+
+
 @dataclass(slots=True)
 class Timings:
     """Tokens and seconds of a request, in prefill and in decoding. The token that ends a prefill is
-    counted with it; seconds are wall time inside the driver.
+    counted with it; seconds are wall time inside the driver. `kept_tokens` of the prompt were found computed;
+    `guessed_tokens` were checked in windows, and `accepted_tokens` of them were right.
     """
 
     prefill_tokens: int = 0
     prefill_seconds: float = 0.0
     decode_tokens: int = 0
     decode_seconds: float = 0.0
+    kept_tokens: int = 0
+    guessed_tokens: int = 0
+    accepted_tokens: int = 0
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Sequence:
     """An open request. The driver alone changes it.
 
     `tokens` are the committed ids of the answer. The first `cached` ids of prompt and answer have
-    their K and V in the row. `finish_reason` is None while it can go on; `failure` says what ended
-    it where that was an error.
+    their K and V on the device; `drawn` are tokens that a step gave and nobody committed yet. `finish_reason` is None
+    while it can go on; `failure` says what ended it where that was an error. Where it was preempted, `lease` is None.
+    With `reserve` its lease has room for the whole answer.
     """
 
-    row: int
     prompt_ids: tuple[int, ...]
     params: SamplingParams
     seed: int
     stop_ids: frozenset[int]
     limit: int
+    lease: Lease | None = None
+    inputs: Mapping[str, InputRows] = field(default_factory=dict)
+    guide: Guide | None = None
+    history: History | None = None
+    reserve: bool = True
     tokens: list[int] = field(default_factory=list)
+    drawn: list[int] = field(default_factory=list)
     cached: int = 0
     finish_reason: FinishReason | None = None
     failure: PootError | None = None
     released: bool = False
+    ahead: Run | None = None
     timings: Timings = field(default_factory=Timings)
 
     def __len__(self) -> int:
         """Ids of prompt and answer."""
         return len(self.prompt_ids) + len(self.tokens)
+
+    @property
+    def row(self) -> int | None:
+        """Its row among those of open sequences; None while it is preempted."""
+        return None if self.lease is None else self.lease.row
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return "a preempted sequence" if self.lease is None else f"the sequence of row {self.lease.row}"
 
     @property
     def pending(self) -> int:
@@ -82,21 +137,62 @@ class Sequence:
             timings.prefill_tokens += ids
             timings.prefill_seconds += seconds
 
+    def ids(self, start: int, stop: int) -> Items[int]:
+        """The ids of prompt and answer from one place to before another, as far as there are any."""
+        known = len(self.prompt_ids)
+        if start >= known:
+            return self.tokens[start - known : stop - known]
+        if stop <= known:
+            return self.prompt_ids[start:stop]
+        return [*self.prompt_ids[start:], *self.tokens[: stop - known]]
+
     def next_ids(self, count: int) -> Items[int]:
         """Up to `count` ids from the first that is not cached."""
-        known = len(self.prompt_ids)
-        if self.cached >= known:
-            return self.tokens[self.cached - known : self.cached - known + count]
-        ids = self.prompt_ids[self.cached : self.cached + count]
-        return [*ids, *self.tokens[: count - len(ids)]]
+        return self.ids(self.cached, self.cached + count)
+
+    def sampler_row(self, ahead: bool = False) -> SamplerRow:
+        """What its next token is chosen by; `ahead`: the one after the token that a step under way will give."""
+        count = len(self.tokens) + (1 if ahead else 0)
+        mask = None if self.guide is None else self.guide.mask()
+        banned = self.params.banned(count, self.stop_ids)
+        return SamplerRow(self.seed, self.params, self.history, ahead, mask, banned)
+
+    def accept(self, token: int) -> None:
+        """Make a token part of the answer. Where it is not the one that was drawn, what was computed after it is not
+        counted any more.
+        """
+        if self.drawn and self.drawn[0] == token:
+            del self.drawn[0]
+        else:
+            self.drawn.clear()
+            self.cached = min(self.cached, len(self))
+        self.tokens.append(token)
+        if self.history is not None:
+            self.history.add(token)
+        if self.guide is not None:
+            self.guide.accept(token)
+
+    def repeat(self) -> None:
+        """Tokens that were given and not committed are computed again, from the last id before them."""
+        self.drawn.clear()
+        self.cached = min(self.cached, len(self) - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """What a step gave a sequence: a token once all of its ids are cached, else None. It is not part
-    of the answer until it is committed. `failure` is what ended the sequence instead.
+    of the answer until it is committed. `more` are tokens that were guessed and turned out right, to be committed after
+    it, and the one that follows them. `failure` is what ended the sequence instead. `logprobs` are those of each token,
+    where the request wants them.
     """
 
     sequence: Sequence
     token: int | None
     failure: PootError | None = None
+    more: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+
+    @property
+    def given(self) -> tuple[int, ...]:
+        """All tokens, in order."""
+        return () if self.token is None else (self.token, *self.more)

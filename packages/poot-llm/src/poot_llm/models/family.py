@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from poot_executor.graph.traced import Traced
@@ -42,7 +43,8 @@ class Family:
     - `ignored(name)`: whether a tensor that no role names may be left unread.
     - `trace(step, config, weights)`: record one step; gives logits f32[rows, vocabulary] of the
       tokens that `step.last` names.
-    - `inputs`: names of the values that a prompt may supply beside its tokens.
+    - `inputs`: the values that a prompt may supply beside its tokens, a row f32[width] for some of its positions: the
+      input's name and `width(config)`. The trace finds those of a step in `step.supplied`.
     """
 
     name: str
@@ -53,4 +55,4 @@ class Family:
     expected: Callable[[Any], Iterable[Expected]]
     trace: Callable[[Step, Any, Weights], Traced]
     ignored: Callable[[str], bool] = lambda _: False
-    inputs: tuple[str, ...] = ()
+    inputs: Mapping[str, Callable[[Any], int]] = field(default_factory=lambda: MappingProxyType({}))

@@ -14,7 +14,7 @@ from poot_executor.graph.traced import Traced
 from poot_executor.weights import WeightKey
 from poot_llm.blocks.attention import Rotary, cached_attention, rotary
 from poot_llm.blocks.step import Step
-from poot_llm.blocks.weights import Weights, embed, project, vector
+from poot_llm.blocks.weights import EMBEDDINGS, Weights, embed, project, vector
 from poot_llm.models.family import Family
 from poot_llm.models.llama_config import (
     GGUF_NAMES,
@@ -164,4 +164,5 @@ LLAMA = Family(
     expected=_expected,
     trace=_trace,
     ignored=_ignored,
+    inputs=MappingProxyType({EMBEDDINGS: lambda config: config.width}),
 )

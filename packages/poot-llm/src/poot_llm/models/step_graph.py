@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from poot_executor.dtype import F32, DType
 from poot_executor.graph.builder import Builder
 from poot_executor.graph.graph import Graph
@@ -18,13 +20,16 @@ def trace_step(
     weights: Weights,
     suffix: Suffix,
     activations: DType = F32,
+    inputs: Iterable[str] = (),
 ) -> Graph:
-    """The graph of one step shape. Equal arguments give equal graphs.
+    """The graph of one step shape; `inputs` are those of the family's that it takes. Equal arguments give equal graphs.
 
     Its slots, states and checks are those of `begin_step` and `append_suffix`, with the KV states
     of the family's layers.
     """
-    builder = Builder(f"{family.name}_{shape.rows}x{shape.tokens}x{shape.span}_{suffix.value}")
-    step = begin_step(builder, shape, config.vocabulary, activations)
-    append_suffix(step, suffix, family.trace(step, config, weights))
+    kind = "_window" if shape.window else ""
+    builder = Builder(f"{family.name}_{shape.rows}x{shape.tokens}x{shape.span}{kind}_{suffix.value}")
+    widths = {name: family.inputs[name](config) for name in inputs}
+    step = begin_step(builder, shape, config.vocabulary, activations, widths)
+    append_suffix(step.drawing(), suffix, family.trace(step, config, weights))
     return builder.build()

@@ -1,0 +1,100 @@
+"""Where sequences keep K and V: what a driver asks of a layout, paged or contiguous. No device is touched here."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from poot_executor.graph.keys import SlotKey
+from poot_llm.blocks.step import StepShape
+from poot_llm.driver.prefix_cache import CachedBlock
+
+Ids = Callable[[int, int], Sequence[int]]
+"""The ids of a sequence from one place to before another."""
+SlotMaps = dict[SlotKey, NDArray[np.int32]]
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """What an open sequence has of the KV states: a row, and with paged KV blocks. `kept` positions of its prompt were
+    there before. The layout alone changes it.
+
+    `table` i32[blocks of a row] is the row of SLOT_MAP; the first `len(chain)` blocks are indexed by content. `shared`
+    positions from the start may be indexed: those behind depend on more than their ids.
+    """
+
+    row: int
+    kept: int
+    identity: Hashable
+    shared: int
+    blocks: list[int] = field(default_factory=list)
+    table: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    chain: list[CachedBlock] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A sequence in a step: its lease, the step's row, and the positions [start, start + count) that it computes."""
+
+    lease: Lease
+    row: int
+    start: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class KvUse:
+    """Counts of a layout. `blocks` is None where there are none. `reused` are prompt positions found computed."""
+
+    rows: int
+    rows_taken: int
+    blocks: int | None
+    blocks_held: int | None
+    blocks_cached: int | None
+    reused: int
+    evicted: int
+
+
+class KvLayout(ABC):
+    """Rows of open sequences, with room for their positions."""
+
+    fixed_rows: bool
+    """Whether a sequence's row in a step is that of its lease, or any."""
+
+    @abstractmethod
+    def take(self, ids: Sequence[int], positions: int, identity: Hashable, shared: int) -> Lease | None:
+        """A row with room for `positions`, None where there is none. What is known of the first `shared` ids is kept,
+        never all of them: the last one's logits are wanted.
+        """
+
+    @abstractmethod
+    def next_row(self) -> int:
+        """The row that a prompt of which nothing is known would take; 0 where none is free."""
+
+    @abstractmethod
+    def extend(self, lease: Lease, positions: int) -> bool:
+        """Room for as many positions in all, or False with nothing changed."""
+
+    @abstractmethod
+    def computed(self, lease: Lease, ids: Ids, count: int) -> None:
+        """A step that succeeded has computed the first `count` ids."""
+
+    @abstractmethod
+    def give_back(self, lease: Lease) -> None:
+        """Its row and blocks are free. What was computed may be found again."""
+
+    @abstractmethod
+    def forget(self, leases: Iterable[Lease]) -> None:
+        """The states were reset: nothing is known any more. Open leases keep their rows and blocks."""
+
+    @abstractmethod
+    def slots(self, shape: StepShape, placed: Iterable[Placed]) -> SlotMaps:
+        """The slots of a step beside those that every layout has."""
+
+    @abstractmethod
+    def use(self) -> KvUse:
+        """Counts as they are now."""

@@ -1,0 +1,142 @@
+"""Paged KV: blocks of 16 positions of one pool, a block table for each sequence, prefixes shared by content."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable, Iterable, Sequence
+
+import numpy as np
+
+from poot_llm.blocks.step import BLOCK, NO_PLACE, SLOT_MAP, WRITE_MAP, StepShape
+from poot_llm.driver.block_pool import BlockPool
+from poot_llm.driver.kv import Ids, KvLayout, KvUse, Lease, Placed, SlotMaps
+from poot_llm.driver.prefix_cache import PrefixCache
+
+
+def blocks_for(positions: int) -> int:
+    """Blocks that hold so many positions."""
+    return -(-positions // BLOCK)
+
+
+class PagedKv(KvLayout):
+    """`rows` sequences at once of up to `capacity` positions, in a pool of `blocks` blocks, the reserved one among
+    them.
+    """
+
+    fixed_rows = False
+
+    def __init__(self, rows: int, capacity: int, blocks: int, cache: bool) -> None:
+        self._rows = rows
+        self._free_rows = list(range(rows))
+        self._row_blocks = blocks_for(capacity)
+        self.pool = BlockPool(blocks)
+        self.cache = PrefixCache(self.pool) if cache else None
+
+    def take(self, ids: Sequence[int], positions: int, identity: Hashable, shared: int) -> Lease | None:
+        """See `KvLayout`."""
+        if not self._free_rows:
+            return None
+        table = np.zeros(self._row_blocks, np.int32)
+        lease = Lease(self._free_rows[0], 0, identity, shared, table=table)
+        if self.cache is not None:
+            lease.chain = self.cache.match(identity, ids[: min(shared, len(ids) - 1)])
+            lease.blocks = [cached.block for cached in lease.chain]
+            table[: len(lease.blocks)] = lease.blocks
+            lease.kept = len(lease.blocks) * BLOCK
+        if not self.extend(lease, positions):
+            if self.cache is not None:
+                self.cache.hits -= lease.kept
+            self._give_back_blocks(lease)
+            return None
+        heapq.heappop(self._free_rows)
+        return lease
+
+    def next_row(self) -> int:
+        """See `KvLayout`."""
+        return self._free_rows[0] if self._free_rows else 0
+
+    def extend(self, lease: Lease, positions: int) -> bool:
+        """See `KvLayout`."""
+        held = len(lease.blocks)
+        more = blocks_for(positions) - held
+        if more <= 0:
+            return True
+        if held + more > self._row_blocks:
+            return False
+        lacking = more - self.pool.free
+        if lacking > 0 and self.cache is not None and self.cache.idle >= lacking:
+            self.cache.evict(lacking)
+        taken = self.pool.take(more)
+        if taken is None:
+            return False
+        lease.table[held : held + more] = taken
+        lease.blocks += taken
+        return True
+
+    def computed(self, lease: Lease, ids: Ids, count: int) -> None:
+        """Index the blocks that are full now. Where another sequence computed the same, its block takes the place of
+        this one's.
+        """
+        if self.cache is None:
+            return
+        for place in range(len(lease.chain), min(count, lease.shared) // BLOCK):
+            before = lease.chain[-1] if lease.chain else None
+            start, own = place * BLOCK, lease.blocks[place]
+            cached = self.cache.register(lease.identity, before, tuple(ids(start, start + BLOCK)), own)
+            if cached is None:
+                lease.shared = start
+                return
+            if cached.block != own:
+                self.cache.hold(cached)
+                self.pool.give_back(own)
+                lease.blocks[place] = lease.table[place] = cached.block
+            lease.chain.append(cached)
+
+    def give_back(self, lease: Lease) -> None:
+        """See `KvLayout`."""
+        self._give_back_blocks(lease)
+        heapq.heappush(self._free_rows, lease.row)
+
+    def _give_back_blocks(self, lease: Lease) -> None:
+        # The last one first: a cached block goes before those that lead to it.
+        for place in reversed(range(len(lease.blocks))):
+            self.pool.give_back(lease.blocks[place])
+            if self.cache is not None and place < len(lease.chain):
+                self.cache.released(lease.chain[place])
+        lease.blocks, lease.chain = [], []
+        lease.table[:] = 0
+
+    def forget(self, leases: Iterable[Lease]) -> None:
+        """Sequences that share a block compute it again, each for itself, and write the same into it."""
+        for lease in leases:
+            lease.chain = []
+        if self.cache is not None:
+            self.cache.clear()
+
+    def slots(self, shape: StepShape, placed: Iterable[Placed]) -> SlotMaps:
+        """See `KvLayout`."""
+        table = np.zeros((shape.rows, shape.span // BLOCK), np.int32)
+        write = np.full((shape.rows, shape.tokens), NO_PLACE, np.int32)
+        width = table.shape[1]
+        for item in placed:
+            held = item.lease.table
+            table[item.row, : len(held)] = held[:width]
+            if item.count == 1:
+                write[item.row, 0] = held[item.start // BLOCK] * BLOCK + item.start % BLOCK
+            else:
+                at = np.arange(item.start, item.start + item.count)
+                write[item.row, : item.count] = held[at // BLOCK] * BLOCK + at % BLOCK
+        return {SLOT_MAP: table, WRITE_MAP: write}
+
+    def use(self) -> KvUse:
+        """See `KvLayout`."""
+        cache = self.cache
+        return KvUse(
+            rows=self._rows,
+            rows_taken=self._rows - len(self._free_rows),
+            blocks=self.pool.count,
+            blocks_held=self.pool.count - self.pool.free,
+            blocks_cached=0 if cache is None else len(cache),
+            reused=0 if cache is None else cache.hits,
+            evicted=0 if cache is None else cache.evictions,
+        )

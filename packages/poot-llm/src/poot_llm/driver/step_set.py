@@ -1,0 +1,89 @@
+"""The finite set of step shapes that follows from a driver's options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from poot_executor.errors import SettingsError
+from poot_llm.blocks.step import BLOCK, StepShape
+from poot_llm.driver.options import DEFAULT_CAPACITY, DriverOptions
+
+
+@dataclass(frozen=True, slots=True)
+class StepSet:
+    """Every step shape that a driver can run, each list ascending. Rows and tokens are powers of two up to their most,
+    and their most. `blocks` is that of the pool, None where KV is contiguous.
+
+    Contiguous rows lie where they lie, so a prompt may need any number of rows; with paged KV any row will do, and
+    steps of several tokens have `prefill_rows` alone.
+    """
+
+    rows: tuple[int, ...]
+    tokens: tuple[int, ...]
+    spans: tuple[int, ...]
+    capacity: int
+    blocks: int | None = None
+    prefill_rows: tuple[int, ...] = (1,)
+    window: int | None = None
+
+    @classmethod
+    def of(
+        cls, options: DriverOptions, context: int, blocks: int | None = None, capacity: int | None = None
+    ) -> StepSet:
+        """`capacity` takes the place of the options'. Raises SettingsError for one above the model's context, with both
+        numbers.
+        """
+        if capacity is None:
+            capacity = wanted_capacity(options, context)
+        if any(span >= capacity for span in options.spans):
+            raise SettingsError(f"spans are {options.spans}: below the capacity {capacity}")
+        spans = {*options.spans, capacity}
+        if blocks is not None:
+            spans = {-(-span // BLOCK) * BLOCK for span in spans}
+        tokens = tuple(_powers(min(options.chunk, *spans)))
+        rows = tuple(sorted({*_powers(options.rows), options.rows}))
+        wide = rows if blocks is None else tuple(n for n in rows if n <= options.prefill_rows)
+        window = options.window
+        if window is not None and window > min(spans):
+            raise SettingsError(f"window is {window}: at most the shortest span, {min(spans)}")
+        return cls(rows, tokens, tuple(sorted(spans)), capacity, blocks, wide, window)
+
+    def shapes(self) -> Iterator[StepShape]:
+        """All of them, windows last."""
+        for rows in self.rows:
+            for tokens in self.tokens:
+                if tokens == 1 or rows in self.prefill_rows:
+                    yield from self._over_spans(rows, tokens)
+        if self.window is not None:
+            for rows in self.rows:
+                yield from self._over_spans(rows, self.window, window=True)
+
+    def largest(self) -> StepShape:
+        """The one whose states hold those of all others."""
+        rows, last = self.rows[-1], self.spans[-1]
+        seen = max(self.capacity, last)
+        if self.window is None:
+            return StepShape(rows, 1, seen, last, self.blocks)
+        return StepShape(rows, self.window, seen, last, self.blocks, window=True)
+
+    def _over_spans(self, rows: int, tokens: int, window: bool = False) -> Iterator[StepShape]:
+        seen = max(self.capacity, self.spans[-1])
+        for span in self.spans:
+            yield StepShape(rows, tokens, seen, span, self.blocks, window)
+
+
+def wanted_capacity(options: DriverOptions, context: int) -> int:
+    """The options' capacity, or what it is where they name none. Raises SettingsError above the context."""
+    capacity = min(context, DEFAULT_CAPACITY) if options.capacity is None else options.capacity
+    if capacity > context:
+        raise SettingsError(f"capacity is {capacity}, the model's context is {context}")
+    return capacity
+
+
+def _powers(most: int) -> Iterator[int]:
+    """1, 2, 4 ... up to `most`."""
+    power = 1
+    while power <= most:
+        yield power
+        power *= 2
