@@ -19,7 +19,8 @@ class StructuredOutputs:
     """Exactly one of these is given. Raises RequestError naming the field that is wrong.
 
     - `json`: a JSON schema, as a map, as text, or as a boolean; `json_object`: any JSON object.
-    - `regex`: a regular expression that the whole answer matches.
+    - `regex`: a regular expression that the whole answer matches, in the syntax of Rust's package regex: no
+      look-around, no back references, and \\d, \\w and \\s are Unicode's.
     - `choice`: the answer is one of these texts.
     - `grammar`: a GBNF grammar whose entry rule is `root`; `lark`: a Lark grammar whose entry rule is `start`.
 
@@ -51,7 +52,11 @@ class StructuredOutputs:
             if value is not None and (not isinstance(value, str) or not value):
                 raise RequestError(f"structured_outputs.{name} is {value!r}: a string that is not empty")
         name = self.kind
-        if (size := len(self.text.encode("utf-8", "surrogatepass"))) > MOST_BYTES:
+        try:
+            size = len(self.text.encode())
+        except UnicodeEncodeError as error:
+            raise RequestError(f"structured_outputs.{name}: character {error.start} is no Unicode text") from None
+        if size > MOST_BYTES:
             raise RequestError(f"structured_outputs.{name} has {size:,} bytes, at most {MOST_BYTES:,}")
 
     @classmethod

@@ -41,7 +41,8 @@ class History:
 
     def add(self, token: int) -> None:
         """One more token of the answer."""
-        self._counts[self._place(token)] += 1
+        place = self._place(token)
+        self._counts[place] += 1
 
     def _place(self, token: int) -> int:
         place = self._places.get(token)

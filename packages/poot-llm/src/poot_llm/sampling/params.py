@@ -97,9 +97,11 @@ class SamplingParams:
         flag("skip_special_tokens", self.skip_special_tokens)
         if self.structured_outputs is not None and not isinstance(self.structured_outputs, StructuredOutputs):
             raise RequestError("structured_outputs: a StructuredOutputs is needed")
-        if self.structured_outputs is not None and (self.min_tokens or self.allowed_token_ids is not None):
-            other = "min_tokens" if self.min_tokens else "allowed_token_ids"
-            raise RequestError(f"{other} with structured_outputs: the structure says what may come, and when it ends")
+        if self.structured_outputs is not None:
+            others = {"min_tokens": 0, "allowed_token_ids": None, "ignore_eos": False}
+            for name, neutral in others.items():
+                if getattr(self, name) != neutral:
+                    raise RequestError(f"{name} with structured_outputs: the structure says what may come, and its end")
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
