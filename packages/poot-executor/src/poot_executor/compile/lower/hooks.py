@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from poot_executor.compile.expression import Emission, Scene
 from poot_executor.compile.lower.draft import Draft, Operand, make_draft, param_of
 from poot_executor.compile.target import Caps
+from poot_executor.dtype import DType
 from poot_executor.graph.graph import Value
 from poot_executor.kernel.buffers import BufferRef
 from poot_executor.kernel.builder import KernelBuilder
@@ -24,21 +25,52 @@ class Hooks:
 
     def read(self, value: Value) -> Hook:
         """hook(*index) is the value's element at that index."""
-        leaves = self.scene.leaves(value, frozenset())
+        params, emission = self._leaves(value)
+
+        def emit(b: KernelBuilder, buffers: Sequence[BufferRef], *index: Handle) -> Handle:
+            return emission(b, buffers).element(value, index)
+
+        return Hook(params, emit)
+
+    def quad(self, value: Value) -> Hook:
+        """hook(row, column) is the four elements from a column, a multiple of 4, of value f32[rows, columns]; -inf
+        beyond the last one. It is one load where they lie side by side.
+        """
+        params, emission = self._leaves(value)
+        columns = value.shape[1]
+
+        def side_by_side(b: KernelBuilder, buffers: Sequence[BufferRef], *index: Handle) -> tuple[Handle, ...]:
+            four = emission(b, buffers).vector(value, index, 1)
+            return (four,) * 4 if four.width == 1 else tuple(four[i] for i in range(4))
+
+        def apart(b: KernelBuilder, buffers: Sequence[BufferRef], row: Handle, column: Handle) -> tuple[Handle, ...]:
+            known = emission(b, buffers)
+            four = []
+            for i in range(4):
+                element = known.element(value, (row, b.min(column + i, columns - 1)))
+                four.append(b.select(column + i < columns, element, float("-inf")))
+            return tuple(four)
+
+        return Hook(params, apart if columns % 4 else side_by_side)
+
+    def _leaves(
+        self, value: Value
+    ) -> tuple[tuple[tuple[str, DType, Access], ...], Callable[[KernelBuilder, Sequence[BufferRef]], Emission]]:
+        """The parameters that an expression is read through, and the expressions over their buffers."""
         params, owners = [], []
-        for leaf in leaves:
+        for leaf in self.scene.leaves(value, frozenset()):
             for operand, dtype, access in param_of(self.scene, leaf):
                 params.append((f"in{len(params)}", dtype, access))
                 owners.append(leaf)
                 self.operands.append(operand)
 
-        def emit(b: KernelBuilder, buffers: Sequence[BufferRef], *index: Handle) -> Handle:
+        def emission(b: KernelBuilder, buffers: Sequence[BufferRef]) -> Emission:
             table: dict[Value, list[BufferRef]] = {}
             for owner, buffer in zip(owners, buffers, strict=True):
                 table.setdefault(owner, []).append(buffer)
-            return Emission(b, self.scene, table).element(value, index)
+            return Emission(b, self.scene, table)
 
-        return Hook(tuple(params), emit)
+        return tuple(params), emission
 
     def store(self, value: Value) -> Hook:
         """hook(place, element) stores a 32-bit element by its row-major number."""

@@ -73,12 +73,23 @@ def lowest(dtype: DType) -> float | int:
     return {DType.I32: -(1 << 31), DType.U32: 0, DType.I8: -128, DType.U8: 0}[dtype]
 
 
+LONG_SWEEP = 1024
+"""Rounds of a sweep from which more threads pay whatever their reductions cost."""
+
+
 def row_threads(columns: int, caps: Caps) -> int:
-    """Threads a row: the target's usual group, more of them for long rows."""
-    base = caps.group_threads
-    while base * 32 < columns and base * 2 <= caps.max_group_size:
-        base *= 2
-    return base
+    """Threads a row: the target's usual group, more of them for long rows.
+
+    A reduction over the group has every thread read a result of each subgroup: where subgroups are narrow, more of them
+    than they have lanes cost more than they spare, unless the row is very long.
+    """
+    threads = caps.group_threads
+    few = max(threads, (caps.subgroup_width or caps.max_group_size) ** 2)
+    while threads * 32 < columns and threads * 2 <= caps.max_group_size:
+        if threads * 2 > few and threads * LONG_SWEEP >= columns:
+            break
+        threads *= 2
+    return threads
 
 
 def row_totals(frame: Frame, reductions: Sequence[Equation], row: Handle, columns: int, threads: int) -> list[Handle]:

@@ -41,7 +41,7 @@ def lower_sample(scene: Scene, region: Region, caps: Caps) -> Draft:
     hooks = Hooks(Scene(scene.graph, scene.stored - {region.root}, scene.layouts))
     threads = row_threads(count, caps)
     kernel = sample_token.specialize(
-        group_size=threads, logit=hooks.read(logits), seed=hooks.read(seed), position=hooks.read(position),
+        group_size=threads, quad=hooks.quad(logits), seed=hooks.read(seed), position=hooks.read(position),
         setting=hooks.read(settings), top_k=hooks.read(top_k), store=hooks.store(region.root), count=count,
     )  # fmt: skip
     return hooks.draft(kernel, caps, (rows, 1, 1), threads=threads)

@@ -8,12 +8,18 @@ from poot_executor.compile.elementwise import HELD
 from poot_executor.compile.expression import Scene
 from poot_executor.compile.indexing import unravel
 from poot_executor.compile.lower.draft import Draft, Frame, grid
+from poot_executor.compile.lower.hooks import Hooks
 from poot_executor.compile.lower.rows import lowest, row_threads
 from poot_executor.compile.region import Region
 from poot_executor.compile.target import Caps
 from poot_executor.dtype import DType
 from poot_executor.graph.graph import Equation
 from poot_executor.kernel.handle import Handle
+from poot_executor.kernels.listed_top_k import listed_top_k
+from poot_executor.kernels.shortlist import ENTRIES
+
+LONG_ROW = 1024
+"""Columns from which two sweeps and a list pay for what they add to a kernel."""
 
 
 def lower_argmax(scene: Scene, region: Region, caps: Caps) -> Draft:
@@ -36,10 +42,14 @@ def lower_argmax(scene: Scene, region: Region, caps: Caps) -> Draft:
 
 
 def lower_top_k(scene: Scene, region: Region, caps: Caps) -> Draft:
-    """root[r, i] = the column of the i-th largest element: k sweeps, each over what comes after the last pick."""
+    """root[r, i] = the column of the i-th largest element. Of a long row of f32 the largest are listed first; elsewhere
+    it is k sweeps, each over what comes after the last pick.
+    """
     anchor = region.anchor
     assert anchor is not None
     shape = anchor.inputs[0].shape
+    if _is_long(anchor, caps):
+        return _lower_listed_top_k(scene, region, anchor, caps)
     frame, groups, row, columns = _frame(scene, region, anchor, shape[-1], caps)
     b = frame.b
     lead = unravel(b, row, shape[:-1])
@@ -56,6 +66,24 @@ def lower_top_k(scene: Scene, region: Region, caps: Caps) -> Draft:
         with b.if_(b.thread_id() == 0):
             out[row * count + pick] = best[1]
     return frame.draft(groups, frame.nbytes(), threads=b.group_size, k=count)
+
+
+def _is_long(anchor: Equation, caps: Caps) -> bool:
+    value, count = anchor.inputs[0], anchor.params["k"]
+    if value.dtype is not DType.F32 or len(value.shape) != 2 or value.shape[0] > caps.max_groups[0]:
+        return False
+    return value.shape[1] >= LONG_ROW and count <= ENTRIES // 2
+
+
+def _lower_listed_top_k(scene: Scene, region: Region, anchor: Equation, caps: Caps) -> Draft:
+    value, count = anchor.inputs[0], anchor.params["k"]
+    rows, columns = value.shape
+    hooks = Hooks(Scene(scene.graph, scene.stored - {region.root}, scene.layouts))
+    threads = row_threads(columns, caps)
+    kernel = listed_top_k.specialize(
+        group_size=threads, quad=hooks.quad(value), store=hooks.store(region.root), count=columns, wanted=count
+    )
+    return hooks.draft(kernel, caps, (rows, 1, 1), threads=threads, k=count)
 
 
 def _frame(
