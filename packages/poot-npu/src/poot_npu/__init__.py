@@ -1,0 +1,1 @@
+"""Devices that take whole graphs: OpenVINO (`vpu`)."""

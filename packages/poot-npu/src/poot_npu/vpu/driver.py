@@ -1,0 +1,59 @@
+"""`VpuDriver`, what the entry point `vpu` names. Importing this module loads no native library."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from poot_executor.device import Found, Missing
+from poot_executor.errors import DeviceNotFound
+from poot_executor.settings import DeviceSettings
+from poot_npu.vpu.modes import Mode, modes
+from poot_npu.vpu.runtime import NotUsable, load
+
+if TYPE_CHECKING:
+    from poot_npu.vpu.device import VpuDevice
+
+
+class VpuDriver:
+    """The devices that OpenVINO's runtime names, each with its modes. "" is the first: NPU, then GPU, then CPU."""
+
+    def probe(self) -> list[Found | Missing]:
+        """Every mode of every device, or why there is none."""
+        try:
+            core = load().Core()
+        except NotUsable as reason:
+            return [Missing(str(reason))]
+        found: list[Found | Missing] = [
+            Found(mode.selector, f"{_name(core, mode)} (OpenVINO, {mode.arithmetic})")
+            for mode in modes(core.available_devices)
+        ]
+        return found or [Missing("OpenVINO offers no CPU, GPU or NPU here: its plug-ins are not installed")]
+
+    def open(self, selector: str, settings: DeviceSettings) -> VpuDevice:
+        """Open one device. Raises DeviceNotFound with the reason, and with what there is."""
+        try:
+            openvino = load()
+        except NotUsable as reason:
+            raise DeviceNotFound(str(reason)) from reason
+        from poot_npu.vpu.device import VpuDevice
+
+        core = openvino.Core()
+        return VpuDevice(core, choose(modes(core.available_devices), selector), settings)
+
+
+def choose(offered: list[Mode], selector: str) -> Mode:
+    """The mode that a selector names; "" is the first. Raises DeviceNotFound with what there is."""
+    for mode in offered:
+        if selector.lower() in ("", mode.selector):
+            return mode
+    there = ", ".join(f"vpu:{mode.selector}" for mode in offered) or "no device"
+    wants = " (an Intel NPU needs a Core Ultra processor and Intel's NPU driver)" if selector.startswith("npu") else ""
+    raise DeviceNotFound(f"there is no vpu:{selector}{wants}; there is {there}")
+
+
+def _name(core: Any, mode: Mode) -> str:
+    """What the plug-in calls the hardware; the device's name where it does not say."""
+    try:
+        return " ".join(str(core.get_property(mode.device, "FULL_DEVICE_NAME")).split())
+    except RuntimeError:
+        return mode.device
