@@ -21,7 +21,7 @@ BOUND_BITS = 20
 
 
 @device
-def maxima(quad: Hook, row: Handle, scale: Handle, first: Handle, step: Handle, count: int) -> tuple[Handle, ...]:
+def maxima(quad: Hook, row: Handle, scale: Handle, first: Handle, step: int, count: int) -> tuple[Handle, ...]:
     """The maxima of the thread's buckets; `quad(row, i)` gives the logits i to i + 3, -inf beyond the row's `count`."""
     m0 = f32(LOWEST)
     m1 = f32(LOWEST)

@@ -115,7 +115,7 @@ class SamplingParams:
         known = [item.name for item in fields(cls)]
         for name in values:
             if name not in known:
-                close = get_close_matches(str(name), known, 1)
+                close = get_close_matches(f"{name}", known, 1)
                 hint = f"; did you mean {close[0]}?" if close else f": fields are {', '.join(known)}"
                 raise RequestError(f"{name} is no sampling parameter{hint}")
         given = dict(values)
