@@ -9,7 +9,7 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from poot_executor.device import Found, Missing
-from poot_executor.discover import auto_rank, commands, installed, open_device, survey
+from poot_executor.discover import auto_rank, automatic_choice, brief, commands, installed, open_device, survey
 from poot_executor.errors import DeviceLost, DeviceNotFound, DuplicateDevice
 from poot_executor.settings import DeviceSettings
 
@@ -77,9 +77,74 @@ def test_auto_takes_the_first_real_gpu_and_says_what_it_passed_over(points):
     assert (choice.name, choice.selector, choice.description) == ("wgpu", "1", "Radeon")
     assert device.selector == "1" and device.settings is SETTINGS
     assert str(choice) == (
-        "device wgpu:1 (Radeon); skipped ptx (found no device); reference (only by name); "
+        "device wgpu:1 (Radeon), the first GPU that opens; passed over ptx (found no device); "
         "vulkan (libvulkan.so.1 is not there: apt install libvulkan1)"
     )
+    assert choice.skipped[0] == ("ptx", "found no device")
+
+
+def test_what_could_not_be_better_is_not_even_probed(points):
+    class Untouched(OneDriver):
+        def probe(self):
+            raise AssertionError("probed")
+
+    found = points(wgpu=Untouched(), zeta=Untouched(), reference=Untouched(), vulkan=gpu("1"), vpu=Untouched())
+    _, choice = open_device("auto", SETTINGS, found)
+    assert str(choice) == "device vulkan:1 (card), the first GPU that opens"
+    # One that does not open, or is software, lets the others have their turn.
+    found = points(
+        vulkan=OneDriver(Found("0", "llvmpipe", software=True), Found("1", "old"), refuse=("1",)), zeta=gpu()
+    )
+    _, choice = open_device("auto", SETTINGS, found)
+    assert (
+        str(choice)
+        == "device zeta:0 (card), the first GPU that opens; passed over vulkan:1 (no device '1' on this bus)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("drivers", "chosen", "why"),
+    [
+        ("vpu:npu vpu:cpu vulkan:0", "vpu:npu", "no GPU opens"),
+        ("vpu:cpu vpu:cpu-fast vulkan:0 wgpu:0", "vpu:cpu", "no GPU and no NPU opens"),
+        ("wgpu:0 vulkan:0", "vulkan:0", "nothing faster than software opens"),
+        ("vpu:gpu vpu:npu wgpu:0", "vpu:gpu", "the first GPU that opens"),
+    ],
+)
+def test_the_line_says_why(points, drivers, chosen, why):
+    kinds = {}
+    for each in drivers.split():
+        name, selector = each.split(":")
+        software = selector == "0" or selector.startswith("cpu")
+        kinds.setdefault(name, []).append(Found(selector, "it", software=software))
+    _, choice = open_device("auto", SETTINGS, points(**{name: OneDriver(*found) for name, found in kinds.items()}))
+    assert str(choice) == f"device {chosen} (it), {why}"
+    assert choice.why == why
+
+
+@pytest.mark.parametrize(
+    ("reason", "short"),
+    [
+        ("no driver", "no driver"),
+        ("a b: c d", "a b: c d"),
+        (f"the driver did not start (at {'x' * 80}): install it", "the driver did not start"),
+        (f"the driver is old; install {'x' * 80}", "the driver is old"),
+        (f"OSError: libfoo.so is not there, {'x' * 80}", "OSError: libfoo.so is not there"),
+        (f"Foo (a, b: {'x' * 80}) is lost; go", f"Foo (a, b: {'x' * 60}…"),
+        ("x" * 80, "x" * 71 + "…"),
+        (f"two\n  lines {'x ' * 80}", "two lines " + "x " * 30 + "x…"),
+    ],
+)
+def test_a_reason_is_shortened_to_its_first_clause(reason, short):
+    assert brief(reason) == short and len(brief(reason)) <= 72
+
+
+def test_what_auto_would_choose_is_known_without_choosing(points):
+    found = points(
+        ptx=gpu(refuse=("0",)), vulkan=OneDriver(Found("0", "llvmpipe", software=True)), toy=gpu(automatic=False)
+    )
+    assert automatic_choice(survey(SETTINGS, found, try_open=True)) == ("vulkan", "0")
+    assert automatic_choice(survey(SETTINGS, points(toy=gpu(automatic=False)), try_open=True)) is None
 
 
 def test_auto_goes_on_where_a_device_does_not_open(points):
@@ -92,7 +157,7 @@ def test_auto_goes_on_where_a_device_does_not_open(points):
 def test_the_order_of_auto():
     order = [
         ("ptx", Found("0", "")), ("rocm", Found("0", "")), ("vulkan", Found("1", "")),
-        ("wgpu", Found("1", "")), ("alpha", Found("", "")), ("zeta", Found("", "")),
+        ("wgpu", Found("1", "")), ("alpha", Found("", "")), ("vpu", Found("gpu", "")), ("zeta", Found("", "")),
         ("xdna", Found("", "")), ("vpu", Found("npu", "")), ("vpu", Found("cpu", "", software=True)),
         ("vulkan", Found("0", "", software=True)), ("wgpu", Found("0", "", software=True)),
         ("beta", Found("", "", software=True)),

@@ -63,6 +63,7 @@ WHEEL = wheel()
 
 def model_of(raw: bytes, content: bytes = CONTENT) -> PackagedModel:
     return PackagedModel(
+        title="Test model",
         distribution="poot-test-model",
         version="1.0",
         wheel_sha256=hashlib.sha256(raw).hexdigest(),

@@ -19,6 +19,9 @@ COMMANDS = "poot.commands"
 PREFERRED = ("ptx", "rocm", "vulkan", "wgpu")
 """The order in which real GPUs are tried; GPUs of other distributions follow by name."""
 NPUS = ("xdna", "vpu")
+BY_NAME = "only by name"
+BRIEF = 72
+"""Characters of a shortened reason, about as many as a table's column has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +50,25 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The device that was opened, and what "auto" passed over on the way, each with its reason."""
+    """The device that was opened, and what "auto" passed over on the way, each with its whole reason.
+
+    `why` is what made "auto" choose it; "" for a device that was asked for by name. As text it is one line, with its
+    reasons shortened.
+    """
 
     name: str
     selector: str
     description: str
     skipped: tuple[tuple[str, str], ...]
+    why: str = ""
 
     def __str__(self) -> str:
         device = f"{self.name}:{self.selector}" if self.selector else self.name
         line = f"device {device} ({self.description})" if self.description else f"device {device}"
-        if self.skipped:
-            line += "; skipped " + "; ".join(f"{name} ({reason})" for name, reason in self.skipped)
-        return _one_line(line)
+        if self.why:
+            line += f", {self.why}"
+        skipped = [f"{name} ({brief(reason)})" for name, reason in self.skipped if reason != BY_NAME]
+        return _one_line(f"{line}; passed over {'; '.join(skipped)}" if skipped else line)
 
 
 def installed(points: Iterable[EntryPoint] | None = None) -> dict[str, EntryPoint]:
@@ -104,7 +113,7 @@ def open_device(
         raise DeviceNotFound(
             f"there is no device {request!r}: installed are {there}. "
             'A device is NAME or NAME:SELECTOR, or "auto"; one more is a distribution away, '
-            'such as pip install "poot-llm[vulkan]"'
+            'such as pip install "poot-llm[npu]"'
         )
     try:
         device = _driver(known[name]).open(selector, settings)
@@ -116,40 +125,93 @@ def open_device(
 
 
 def _open_automatic(known: Mapping[str, EntryPoint], settings: DeviceSettings) -> tuple[Device, Choice]:
+    """Try devices by rank. A distribution is probed only once nothing that is known could come before what it may have:
+    where the first GPU opens, no other runtime is loaded."""
     skipped: list[tuple[str, str]] = []
     candidates: list[tuple[str, Found]] = []
-    for status in (_status(point, settings, try_open=False) for point in known.values()):
-        if status.error is not None:
-            skipped.append((status.name, status.error))
-        elif not status.automatic:
-            skipped.append((status.name, "only by name"))
+    unprobed = sorted(known, key=_best_rank)
+    while unprobed or candidates:
+        if candidates and (not unprobed or auto_rank(*candidates[0]) < _best_rank(unprobed[0])):
+            name, found = candidates.pop(0)
+            try:
+                device = _driver(known[name]).open(found.selector, settings)
+            except Exception as error:  # noqa: BLE001 - whatever it raises is why it is passed over
+                skipped.append((f"{name}:{found.selector}", _reason(error)))
+            else:
+                return device, Choice(name, found.selector, found.description, tuple(skipped), _why(name, found))
         else:
-            reasons = [e.reason for e in status.entries if isinstance(e, Missing)]
-            if not status.found:
-                skipped.append((status.name, ", ".join(reasons) or "found no device"))
-            candidates += [(status.name, found) for found in status.found]
-    candidates.sort(key=lambda candidate: auto_rank(*candidate))
-    for name, found in candidates:
-        try:
-            device = _driver(known[name]).open(found.selector, settings)
-        except Exception as error:  # noqa: BLE001 - whatever it raises is why it is passed over
-            skipped.append((f"{name}:{found.selector}", _reason(error)))
-        else:
-            return device, Choice(name, found.selector, found.description, tuple(skipped))
+            status = _status(known[unprobed.pop(0)], settings, try_open=False)
+            lacking = _why_not(status)
+            if lacking is None:
+                candidates += [(status.name, found) for found in status.found]
+                candidates.sort(key=lambda candidate: auto_rank(*candidate))
+            else:
+                skipped.append((status.name, lacking))
     tried = "; ".join(f"{name}: {reason}" for name, reason in skipped)
     raise DeviceNotFound(
         f"no device opened ({_one_line(tried) or 'no device distribution is installed'}). "
-        'Install one, such as pip install "poot-llm[vulkan]", or name one with --device'
+        'Install one, such as pip install "poot-llm[npu]", or name one with --device'
     )
 
 
+def _best_rank(name: str) -> tuple[int, int, str]:
+    """The rank of the best device that a distribution may turn out to have."""
+    return auto_rank(name, Found("gpu", ""))
+
+
+def _why_not(status: Status) -> str | None:
+    """Why "auto" takes no device of a distribution; None where it may take one."""
+    if status.error is not None:
+        return status.error
+    if not status.automatic:
+        return BY_NAME
+    reasons = [entry.reason for entry in status.entries if isinstance(entry, Missing)]
+    return None if status.found else ", ".join(reasons) or "found no device"
+
+
 def auto_rank(name: str, found: Found) -> tuple[int, int, str]:
-    """Where a device stands in the order of "auto"; smaller is tried first."""
+    """Where a device stands in the order of "auto"; smaller is tried first, equals in the order of the probe."""
     place = PREFERRED.index(name) if name in PREFERRED else len(PREFERRED)
-    if name in NPUS:
-        is_cpu = name == "vpu" and found.selector == "cpu"
-        return (2 if is_cpu else 1, NPUS.index(name), name)
+    # The selectors of vpu begin with the kind of hardware; its GPU stands behind those that run poot's own kernels.
+    if name == "vpu" and not found.selector.startswith("gpu"):
+        return (2 if found.selector.startswith("cpu") else 1, NPUS.index(name), name)
+    if name in NPUS and name != "vpu":
+        return (1, NPUS.index(name), name)
     return (3 if found.software else 0, place, name)
+
+
+def automatic_choice(statuses: Iterable[Status]) -> tuple[str, str] | None:
+    """(name, selector) of what "auto" would open, of statuses that tried to open; None where nothing opened."""
+    candidates = [
+        (status.name, found)
+        for status in statuses
+        for found in status.found
+        if status.automatic and found.selector in status.opened
+    ]
+    if not candidates:
+        return None
+    name, found = min(candidates, key=lambda candidate: auto_rank(*candidate))
+    return name, found.selector
+
+
+def brief(reason: str, most: int = BRIEF) -> str:
+    """A reason's first clause in one line of at most `most` characters: what happened, without the details in brackets
+    and without what to do about it. Whole, where it is short."""
+    text = _one_line(reason)
+    if len(text) <= most:
+        return text
+    ends = [text.find(mark) for mark in (" (", "; ", ". ", ", ", ": ")]
+    # A clause of one word is the name of what follows, such as the type of an error; one in brackets is none.
+    heads = [text[: max(end, 0)] for end in ends]
+    clauses = [head for head in heads if " " in head and head.count("(") == head.count(")")]
+    clause = min(clauses, key=len, default=text)
+    return clause if len(clause) <= most else f"{clause[: most - 1].rstrip()}…"
+
+
+def _why(name: str, found: Found) -> str:
+    """What the place of a device in the order says of those before it, none of which opened."""
+    whys = ("the first GPU that opens", "no GPU opens", "no GPU and no NPU opens", "nothing faster than software opens")
+    return whys[auto_rank(name, found)[0]]
 
 
 def _status(point: EntryPoint, settings: DeviceSettings, try_open: bool) -> Status:

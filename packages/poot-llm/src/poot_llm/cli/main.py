@@ -17,6 +17,7 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, cast
 
+from poot_llm.cli.interrupt import arm
 from poot_llm.cli.output import write
 from poot_llm.cli.parser import Parser
 
@@ -50,8 +51,10 @@ class Command(Protocol):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line (by default the process's own) and return the exit status."""
+    """Run the command line (by default the process's own, whose Ctrl-C is taken over) and return the exit status."""
     _tolerate_encodings()
+    if argv is None:
+        arm()
     try:
         return _run(list(sys.argv[1:] if argv is None else argv))
     except SystemExit as done:  # argparse has printed a help text

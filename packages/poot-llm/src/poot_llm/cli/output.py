@@ -32,6 +32,17 @@ def note(text: str) -> None:
     sys.stderr.flush()
 
 
+def ask(question: str) -> bool:
+    """Whether the answer of whoever sits at the terminal is yes, which an empty line is too. The end of input is no."""
+    sys.stderr.write(f"{question} [Y/n] ")
+    sys.stderr.flush()
+    answer = sys.stdin.readline()
+    if not answer.endswith("\n"):
+        sys.stderr.write("\n")
+        return False
+    return answer.strip().lower() in ("", "y", "yes")
+
+
 def show(table: RenderableType) -> None:
     """A table to standard output, as wide as the terminal, or `WIDE` where there is none."""
     from rich.console import Console

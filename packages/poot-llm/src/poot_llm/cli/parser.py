@@ -35,11 +35,13 @@ def whole(text: str) -> int:
     return number
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
-    """The argument MODEL."""
-    parser.add_argument(
-        "model", metavar="MODEL", help="a name that was pulled, a GGUF file, or a folder with config.json"
-    )
+def add_model(parser: argparse.ArgumentParser, default: str | None = None) -> None:
+    """The argument MODEL; where there is a default, it may be left out and is None then."""
+    text = "a name that was pulled, a GGUF file, or a folder with config.json"
+    if default is None:
+        parser.add_argument("model", metavar="MODEL", help=text)
+    else:
+        parser.add_argument("model", metavar="MODEL", nargs="?", help=f"{text} (default: {default}, which is small)")
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:

@@ -12,6 +12,7 @@ from poot_executor.compile import CompileOptions
 from poot_executor.discover import Choice, open_device
 from poot_executor.engine import Engine
 from poot_executor.settings import Settings, read_settings
+from poot_llm.cli.loading import Loading, StagedEngine
 from poot_llm.cli.output import note
 from poot_llm.driver import Driver, DriverOptions
 from poot_llm.registry import ModelHandle
@@ -19,12 +20,13 @@ from poot_llm.registry import ModelHandle
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """An open driver over the device `choice`; `open_seconds` is what opening took."""
+    """An open driver over the device `choice`; `open_seconds` is what opening took. `loading` shows what goes on."""
 
     driver: Driver
     engine: Engine
     choice: Choice
     open_seconds: float
+    loading: Loading
 
 
 def driver_options(arguments: argparse.Namespace, settings: Settings) -> DriverOptions:
@@ -42,9 +44,12 @@ def open_session(handle: ModelHandle, arguments: argparse.Namespace) -> Iterator
     started = perf_counter()
     settings = read_settings()
     options = driver_options(arguments, settings)
-    device, choice = open_device(arguments.device, settings.device)
+    loading = Loading(handle.name)
+    with loading:
+        loading.stage("opening a device")
+        device, choice = open_device(arguments.device, settings.device)
     with device:
         if arguments.device == "auto":
             note(str(choice))
-        with Engine(device) as engine, Driver(handle, engine, options) as driver:
-            yield Session(driver, engine, choice, perf_counter() - started)
+        with StagedEngine(device, loading.stage) as engine, Driver(handle, engine, options) as driver:
+            yield Session(driver, engine, choice, perf_counter() - started, loading)
