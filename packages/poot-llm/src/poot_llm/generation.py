@@ -87,7 +87,8 @@ class TextStream(Iterator[TextPiece]):
     def __init__(self, driver: Driver, prompt_ids: Sequence[int], params: SamplingParams | None = None) -> None:
         """Raises RequestError as `Driver.generate` does."""
         self._stops = StopStrings(() if params is None else params.stop)
-        self._detokenizer = Detokenizer(driver.handle.tokenizer, continues=True)
+        skip = params is None or params.skip_special_tokens
+        self._detokenizer = Detokenizer(driver.handle.tokenizer, skip_special=skip, continues=True)
         self._tokens = driver.generate(prompt_ids, params)
 
     def __next__(self) -> TextPiece:
