@@ -6,11 +6,13 @@ from poot_llm.driver.inputs import InputRows
 from poot_llm.driver.kv import KvUse
 from poot_llm.driver.kv_fit import KvPlan
 from poot_llm.driver.options import DriverOptions, EntryKey, Layout
+from poot_llm.driver.scheduler import Delivery, Request, Scheduler
 from poot_llm.driver.sequence import FinishReason, Guide, NonFiniteLogits, NoRoom, Sequence, StepResult, Timings
 from poot_llm.driver.step_set import StepSet
 from poot_llm.driver.tokens import GeneratedToken, TokenStream
 
 __all__ = [
+    "Delivery",
     "Driver",
     "DriverOptions",
     "EntryKey",
@@ -23,6 +25,8 @@ __all__ = [
     "Layout",
     "NoRoom",
     "NonFiniteLogits",
+    "Request",
+    "Scheduler",
     "Sequence",
     "StepResult",
     "StepSet",

@@ -20,7 +20,7 @@ class _Row:
 
 class ContiguousKv(KvLayout):
     """`rows` rows of `capacity` positions. With `cache`, a prompt takes the free row whose content it shares most of,
-    and computes the rest alone: the next message of a conversation, say.
+    and computes the rest alone: the next message of a conversation, say. Of others it takes the emptiest.
     """
 
     fixed_rows = True
@@ -36,16 +36,17 @@ class ContiguousKv(KvLayout):
         if positions > self._capacity:
             return None
         limit = min(shared, len(ids) - 1)
-        best: tuple[int, int] | None = None
+        best: tuple[tuple[int, int], int] | None = None
         for place, row in enumerate(self._rows):
             if row.taken:
                 continue
             kept = _common(row.ids, ids, limit) if self._cache and row.identity == identity else 0
-            if best is None or kept > best[0]:
-                best = kept, place
+            worth = kept, -len(row.ids)
+            if best is None or worth > best[0]:
+                best = worth, place
         if best is None:
             return None
-        kept, place = best
+        (kept, _), place = best
         row = self._rows[place]
         row.identity, row.taken, row.ids = identity, True, row.ids[:kept]
         self._reused += kept
@@ -82,7 +83,7 @@ class ContiguousKv(KvLayout):
     def use(self) -> KvUse:
         """See `KvLayout`."""
         taken = sum(row.taken for row in self._rows)
-        return KvUse(len(self._rows), taken, None, None, None, self._reused, 0)
+        return KvUse(len(self._rows), taken, None, None, None, None, self._reused, 0)
 
 
 def _common(held: Sequence[int], ids: Sequence[int], limit: int) -> int:

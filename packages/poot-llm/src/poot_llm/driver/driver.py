@@ -174,21 +174,15 @@ class Driver:
         Raises RequestError for a prompt that is empty, holds what is no token id, or leaves no room
         for one more token (with both numbers), and for parameters or inputs that do not fit the model.
         """
-        self._require_open()
         params = SamplingParams() if params is None else params
-        ids = checked_prompt(prompt_ids, self.capacity, self.handle.config.vocabulary)
-        params.check_vocabulary(self.handle.config.vocabulary)
-        family = self.handle.family
-        checked = checked_inputs(inputs, family.inputs, self.handle.config, family.name, len(ids))
-        if params.structured_outputs is not None and guide is None:
-            raise Unsupported("structured_outputs", "the driver is given the compiled guide beside it")
-        own = frozenset() if params.ignore_eos else self.handle.tokenizer.eos_ids
+        ids = self.check(prompt_ids, params, inputs=inputs, guide=guide)
+        checked = self._checked_inputs(inputs, len(ids))
         limit = self.capacity - len(ids)
         sequence = Sequence(
             prompt_ids=ids,
             params=params,
             seed=secrets.randbits(64) if params.seed is None else params.seed,
-            stop_ids=own | frozenset(params.stop_token_ids),
+            stop_ids=self._ends(params),
             limit=limit if params.max_tokens is None else min(limit, params.max_tokens),
             inputs=checked,
             guide=guide,
@@ -206,6 +200,37 @@ class Driver:
             raise
         self._open.add(sequence)
         return sequence
+
+    def check(
+        self,
+        prompt_ids: Items[int],
+        params: SamplingParams,
+        *,
+        inputs: Mapping[str, InputRows] = NO_INPUTS,
+        guide: Guide | None = None,
+    ) -> tuple[int, ...]:
+        """The prompt's ids, where `open` would take the request. Raises what it would."""
+        self._require_open()
+        vocabulary = self.handle.config.vocabulary
+        ids = checked_prompt(prompt_ids, self.capacity, vocabulary)
+        params.check_vocabulary(vocabulary)
+        self._checked_inputs(inputs, len(ids))
+        if params.structured_outputs is not None and guide is None:
+            raise Unsupported("structured_outputs", "the driver is given the compiled guide beside it")
+        if params.min_tokens and params.allowed_token_ids is not None:
+            ends = self._ends(params)
+            if ends.issuperset(params.allowed_token_ids):
+                raise RequestError("allowed_token_ids: all of them end the answer, and min_tokens forbids that")
+        return ids
+
+    def _ends(self, params: SamplingParams) -> frozenset[int]:
+        """Ids that end an answer."""
+        own = frozenset() if params.ignore_eos else self.handle.tokenizer.eos_ids
+        return own | frozenset(params.stop_token_ids)
+
+    def _checked_inputs(self, inputs: Mapping[str, InputRows], prompt: int) -> dict[str, InputRows]:
+        family = self.handle.family
+        return checked_inputs(inputs, family.inputs, self.handle.config, family.name, prompt)
 
     def _seat(self, sequence: Sequence) -> bool:
         """A row with room for what the sequence has, and for its answer where that is reserved."""

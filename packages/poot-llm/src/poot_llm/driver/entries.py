@@ -36,9 +36,10 @@ def compile_step(
 
 @dataclass(frozen=True, slots=True)
 class PreparedStep:
-    """An entry, and the sampler slots that its steps fill."""
+    """An entry, how many steps of it may be under way at once, and the sampler slots that they fill."""
 
     entry: EntryId
+    lanes: int
     sampler: SamplerSlots
 
 
@@ -120,7 +121,7 @@ class Entries:
         ahead = options.ahead and key.shape.tokens == 1
         self._executor.prepare(self._executable, entry, ahead=ahead)
         sampler = SamplerShape(key.shape.drawing_rows, self._handle.config.vocabulary, key.shape.span)
-        self._entries[key] = PreparedStep(entry, SamplerSlots(key.suffix, sampler))
+        self._entries[key] = PreparedStep(entry, 2 if ahead else 1, SamplerSlots(key.suffix, sampler))
         for suffix in Suffix:
             if key.suffix.serves(suffix):
                 shapes = self._shapes.setdefault((suffix, key.inputs), {})

@@ -24,6 +24,7 @@ class Flight:
     """
 
     step: StepId | None
+    entry: EntryId
     outputs: StepOutputs | None = None
     error: DeviceError | None = None
     lost: bool = False
@@ -50,16 +51,21 @@ class Flights:
         self.newest: Flight | None = None
         """The flight that was submitted last."""
 
-    def submit(self, entry: EntryId, inputs: StepInputs) -> Flight:
-        """Start a step, at once or when the older of two is over. One that the device refuses is over
-        with its error, every other step under way is lost with it, and the state was reset.
+    def submit(self, entry: EntryId, inputs: StepInputs, lanes: int = 2) -> Flight:
+        """Start a step, at once or when the older of two is over, and when no more than `lanes` of its entry are under
+        way with it. One that the device refuses is over with its error, every other step under way is lost with it, and
+        the state was reset. Where an older one fails meanwhile, this one is lost too: its inputs are for a state that
+        is gone.
 
         Raises BindError for inputs that do not fit the entry, and DeviceError only where the device
         cannot go on.
         """
-        while len(self._queue) > 1:
+        resets = self.resets
+        while len(self._queue) > 1 or sum(flight.entry == entry for flight in self._queue) >= lanes:
             self._collect_oldest()
-        flight = Flight(None)
+        flight = Flight(None, entry, lost=self.resets != resets)
+        if flight.lost:
+            return flight
         try:
             flight.step = self._executor.submit(self._executable, entry, inputs)
             self._queue.append(flight)

@@ -55,6 +55,7 @@ class KvUse:
     blocks: int | None
     blocks_held: int | None
     blocks_cached: int | None
+    blocks_free: int | None
     reused: int
     evicted: int
 

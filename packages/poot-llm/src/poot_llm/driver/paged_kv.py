@@ -131,12 +131,14 @@ class PagedKv(KvLayout):
     def use(self) -> KvUse:
         """See `KvLayout`."""
         cache = self.cache
+        idle = 0 if cache is None else cache.idle
         return KvUse(
             rows=self._rows,
             rows_taken=self._rows - len(self._free_rows),
             blocks=self.pool.count,
-            blocks_held=self.pool.count - self.pool.free,
+            blocks_held=self.pool.count - self.pool.free - idle,
             blocks_cached=0 if cache is None else len(cache),
+            blocks_free=self.pool.free + idle,
             reused=0 if cache is None else cache.hits,
             evicted=0 if cache is None else cache.evictions,
         )

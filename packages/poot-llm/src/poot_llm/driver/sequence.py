@@ -55,11 +55,13 @@ class Guide(Protocol):
     """What the rest of an answer may be. The driver asks for a mask before each token, and says which one came."""
 
     def mask(self) -> NDArray[np.uint32]:
-        """u32[ceil(vocabulary / 32)]: a bit for each id that may come next, at least one."""
+        """u32[ceil(vocabulary / 32)]: a bit for each id that may come next, at least one. A RequestError ends the
+        request.
+        """
         ...
 
     def accept(self, token: int) -> None:
-        """The token was committed."""
+        """The token is committed. A RequestError ends the request."""
         ...
 
 
@@ -159,8 +161,10 @@ class Sequence:
 
     def accept(self, token: int) -> None:
         """Make a token part of the answer. Where it is not the one that was drawn, what was computed after it is not
-        counted any more.
+        counted any more. Raises what the guide raises, and changes nothing then.
         """
+        if self.guide is not None:
+            self.guide.accept(token)
         if self.drawn and self.drawn[0] == token:
             del self.drawn[0]
         else:
@@ -169,8 +173,6 @@ class Sequence:
         self.tokens.append(token)
         if self.history is not None:
             self.history.add(token)
-        if self.guide is not None:
-            self.guide.accept(token)
 
     def repeat(self) -> None:
         """Tokens that were given and not committed are computed again, from the last id before them."""

@@ -7,7 +7,7 @@ from time import perf_counter
 
 import numpy as np
 
-from poot_executor.errors import PootError
+from poot_executor.errors import PootError, RequestError
 from poot_llm.blocks.step import FROM_STATE, LAST, POS, SPARE, TOKEN
 from poot_llm.driver.choice import RowWork
 from poot_llm.driver.entries import Entries
@@ -51,6 +51,8 @@ class Stepper:
         """See `Driver.step`."""
         started = perf_counter()
         runs, fresh = self._under_way(sequences)
+        results = self._unguided(fresh)
+        fresh = [s for s in fresh if s not in results]
         if lacking := self.lacking(fresh):
             blocks = self._kv.use().blocks
             assert blocks is not None
@@ -58,7 +60,6 @@ class Stepper:
         for run in self._start(fresh):
             runs[run] = list(run.members)
         following = self._follow(*next(iter(runs.items()))) if len(runs) == 1 else None
-        results: dict[Sequence, StepResult] = {}
         for run, members in runs.items():
             self._flights.finish(run.flight)
             for s in members:
@@ -69,6 +70,18 @@ class Stepper:
                     s.ahead, member.expects = following, token
         self._count(runs, results, perf_counter() - started)
         return [results[s] for s in sequences]
+
+    @staticmethod
+    def _unguided(sequences: Items[Sequence]) -> dict[Sequence, StepResult]:
+        """Those whose guide cannot say what may come next: they fail alone."""
+        failed = {}
+        for s in sequences:
+            if s.guide is not None:
+                try:
+                    s.guide.mask()
+                except RequestError as error:
+                    failed[s] = fail(s, error)
+        return failed
 
     @staticmethod
     def _under_way(sequences: Items[Sequence]) -> tuple[dict[Run, list[Sequence]], list[Sequence]]:
@@ -184,7 +197,7 @@ class Stepper:
             widths = {name: self._widths[name] for name in key.inputs}
             inputs |= supplied_slots(shape, widths, [(m.row, m.start, m.count, s.inputs) for s, m in members.items()])
         resets = self._flights.resets
-        return Run(key, self._flights.submit(prepared.entry, inputs), members, resets)
+        return Run(key, self._flights.submit(prepared.entry, inputs, prepared.lanes), members, resets)
 
     # Results
 

@@ -1,0 +1,190 @@
+"""Many requests over one driver: who is admitted, who steps, who makes room. No device is touched here."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from poot_executor.errors import PootError, RequestError
+from poot_llm.blocks.step import BLOCK
+from poot_llm.driver.inputs import InputRows
+from poot_llm.driver.sequence import FinishReason, Guide, Sequence
+from poot_llm.sampling import SamplingParams, TokenLogprobs
+
+if TYPE_CHECKING:
+    from poot_llm.driver.driver import Driver
+
+PREFILL_TOKENS = 512
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One prompt with how it is answered. `sequence` is None until it is admitted."""
+
+    prompt_ids: tuple[int, ...]
+    params: SamplingParams
+    inputs: Mapping[str, InputRows]
+    guide: Guide | None
+    sequence: Sequence | None = None
+    preemptions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What a step gave a request: committed tokens, with logprobs where it wants them. `finish_reason` is set on the
+    last one; `failure` says why where that is ERROR.
+    """
+
+    request: Request
+    tokens: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    finish_reason: FinishReason | None = None
+    failure: PootError | None = None
+
+
+@dataclass(slots=True)
+class Scheduler:
+    """Requests are admitted in the order in which they came, and preempted ones before new ones. A step decodes all
+    that decode and reads about `prefill_tokens` of prompts beside them. Where the pool is used up, the one that was
+    admitted last gives its room, so that the first ones always end. After an admission each that runs finds `spare`
+    more blocks: otherwise the newcomer would be the next to give way.
+    """
+
+    driver: Driver
+    prefill_tokens: int = PREFILL_TOKENS
+    spare: int = 1
+    _waiting: deque[Request] = field(default_factory=deque)
+    _running: list[Request] = field(default_factory=list)
+
+    def add(
+        self,
+        prompt_ids: Items[int],
+        params: SamplingParams,
+        *,
+        inputs: Mapping[str, InputRows] | None = None,
+        guide: Guide | None = None,
+    ) -> Request:
+        """Queue a request. Raises RequestError as `Driver.open` does, now and not when it is admitted."""
+        inputs = {} if inputs is None else inputs
+        ids = self.driver.check(prompt_ids, params, inputs=inputs, guide=guide)
+        request = Request(ids, params, inputs, guide)
+        self._waiting.append(request)
+        return request
+
+    @property
+    def waiting(self) -> int:
+        """Requests that have no room."""
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        """Requests that have room."""
+        return len(self._running)
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is left to do."""
+        return bool(self._waiting or self._running)
+
+    def finish(self, request: Request, reason: FinishReason = FinishReason.STOP) -> None:
+        """End a request from outside, in whatever state it is; idempotent. Nothing more is delivered of it."""
+        if request in self._waiting:
+            self._waiting.remove(request)
+        if request in self._running:
+            self._running.remove(request)
+        if request.sequence is not None:
+            self.driver.finish(request.sequence, reason)
+            self.driver.release(request.sequence)
+
+    def step(self) -> list[Delivery]:
+        """Admit what there is room for, advance, commit, deliver. Raises DeviceError where the device cannot go on."""
+        self._admit()
+        requests = {r.sequence: r for r in self._chosen() if r.sequence is not None}
+        if not requests:
+            return []
+        return [
+            self._deliver(requests[result.sequence], result.given, result.logprobs, result.failure)
+            for result in self.driver.step(list(requests))
+            if result.given or result.failure is not None
+        ]
+
+    def _admit(self) -> None:
+        while self._waiting and self.driver.use().rows_taken < self.driver.rows:
+            request = self._waiting[0]
+            sequence = request.sequence
+            if not self._leaves_room(len(request.prompt_ids) if sequence is None else len(sequence)):
+                return
+            if sequence is not None:
+                if not self.driver.resume(sequence):
+                    return
+            else:
+                request.sequence = self.driver.open(
+                    request.prompt_ids, request.params, inputs=request.inputs, guide=request.guide, reserve=False
+                )
+                if request.sequence is None:
+                    return
+            self._running.append(self._waiting.popleft())
+
+    def _leaves_room(self, ids: int) -> bool:
+        """Whether each that runs finds spare blocks after the admission of so many ids."""
+        free = self.driver.use().blocks_free
+        return free is None or not self._running or free - (ids // BLOCK + 1) >= self.spare * len(self._running)
+
+    def _chosen(self) -> list[Request]:
+        """Who steps, with blocks for it: all that decode, and prompts up to the budget, the oldest first."""
+        chosen: list[Request] = []
+        budget = self.prefill_tokens
+        for request in self._running:
+            assert request.sequence is not None
+            pending = request.sequence.pending
+            if pending > 1:
+                if budget <= 0:
+                    continue
+                budget -= min(pending, self.driver.options.chunk)
+            chosen.append(request)
+        place = 0
+        while place < len(chosen):
+            sequence = chosen[place].sequence
+            assert sequence is not None
+            if self.driver.grow([sequence]):
+                victim = self._running[-1]
+                self._preempt(victim)
+                chosen = [r for r in chosen if r is not victim]
+            else:
+                place += 1
+        return chosen
+
+    def _preempt(self, request: Request) -> None:
+        assert request.sequence is not None
+        self.driver.preempt(request.sequence)
+        self._running.remove(request)
+        self._waiting.appendleft(request)
+        request.preemptions += 1
+
+    def _deliver(
+        self,
+        request: Request,
+        given: tuple[int, ...],
+        logprobs: tuple[TokenLogprobs, ...],
+        failure: PootError | None,
+    ) -> Delivery:
+        sequence = request.sequence
+        assert sequence is not None
+        tokens: list[int] = []
+        try:
+            for token in given:
+                reason = self.driver.commit(sequence, token)
+                tokens.append(token)
+                if reason is not None:
+                    break
+        except RequestError as error:
+            failure = error
+            self.driver.finish(sequence, FinishReason.ERROR)
+        reason = sequence.finish_reason
+        if reason is not None:
+            self._running.remove(request)
+            self.driver.release(sequence)
+        return Delivery(request, tuple(tokens), logprobs[: len(tokens)], reason, failure)

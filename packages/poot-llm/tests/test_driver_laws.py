@@ -1,0 +1,93 @@
+"""Alone = batched, hit = miss, resumed = uninterrupted, any chunking = whole, one seed one continuation."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from poot_eval.conformance.opening import open_or_skip
+from poot_executor.engine import Engine
+from poot_llm.driver import Driver, DriverOptions, Layout
+from poot_llm.registry import ModelHandle
+from poot_llm.sampling import Suffix
+
+_SPEC = importlib.util.spec_from_file_location("driving", Path(__file__).parent / "fixtures" / "driving.py")
+assert _SPEC is not None and _SPEC.loader is not None
+fixture = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(fixture)
+laws = fixture.sibling("laws")
+
+ALONE: dict[str, Any] = {"capacity": 64, "chunk": 64, "ahead": False, "layout": Layout.CONTIGUOUS}
+PAGED: dict[str, Any] = {"capacity": 64, "chunk": 8, "rows": 4, "layout": Layout.PAGED, "pool_blocks": 10}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "paged": PAGED,
+    "paged, no step ahead": PAGED | {"ahead": False, "spans": (32,)},
+    "paged, guessing": PAGED | {"window": 4},
+    "paged, no cache": PAGED | {"prefix_cache": False, "prefill_rows": 4},
+    "contiguous": {"capacity": 64, "chunk": 8, "rows": 3, "layout": Layout.CONTIGUOUS, "prefix_cache": True},
+    "contiguous, guessing": {
+        "capacity": 64, "chunk": 16, "rows": 2, "layout": Layout.CONTIGUOUS, "prefix_cache": True, "window": 3,
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def handle(tmp_path_factory: pytest.TempPathFactory) -> ModelHandle:
+    return fixture.checkpoint(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_laws_over_the_oracle(handle: ModelHandle, variant: str) -> None:
+    with fixture.driving(handle, **VARIANTS[variant]) as rig, fixture.driving(handle, **ALONE) as other:
+        rig.driver.prepare([Suffix.GREEDY, Suffix.SAMPLED])
+        before = rig.engine.stats()
+        laws.check_laws(rig.driver, other.driver, examples=14, steps=30, faults=True)
+        after = rig.engine.stats()
+        assert (after.recordings, after.allocations) == (before.recordings, before.allocations)
+
+
+@contextmanager
+def deterministic(handle: ModelHandle, device: str, **options: Any) -> Iterator[tuple[Engine, Driver]]:
+    """A driver in deterministic mode on poot's kernels."""
+    with (
+        open_or_skip(device) as opened,
+        Engine(opened) as engine,
+        Driver(handle, engine, DriverOptions(deterministic=True, **options)) as driver,
+    ):
+        yield engine, driver
+
+
+FEW: dict[str, dict[str, Any]] = {
+    "paged": PAGED | {"rows": 3, "chunk": 4, "window": 4},
+    "contiguous": {"capacity": 64, "chunk": 4, "rows": 2, "layout": Layout.CONTIGUOUS, "prefix_cache": True},
+}
+"""Fewer step shapes, which cost seconds to compile."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("device", "variant", "examples"),
+    [
+        pytest.param("reference", "paged", 2, id="reference"),
+        pytest.param("vulkan", "paged", 6, id="vulkan", marks=pytest.mark.device("vulkan")),
+        pytest.param("vulkan", "contiguous", 4, id="vulkan-contiguous", marks=pytest.mark.device("vulkan")),
+        pytest.param("wgpu", "paged", 4, id="wgpu", marks=pytest.mark.device("wgpu")),
+    ],
+)
+def test_laws_on_kernels(handle: ModelHandle, device: str, variant: str, examples: int) -> None:
+    """Token for token, in deterministic mode."""
+    with (
+        deterministic(handle, device, **FEW[variant]) as (engine, driver),
+        deterministic(handle, device, **ALONE) as (_, alone),
+    ):
+        driver.prepare([Suffix.SAMPLED])
+        before = engine.stats()
+        laws.check_laws(driver, alone, examples=examples, steps=20, faults=False)
+        after = engine.stats()
+        assert (after.recordings, after.allocations) == (before.recordings, before.allocations)
+        assert after.steps > before.steps and after.failures == 0
