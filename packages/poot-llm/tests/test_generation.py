@@ -141,3 +141,13 @@ def test_a_stream_that_is_dropped_frees_its_row(handle: ModelHandle) -> None:
             TextStream(rig.driver, PROMPT)
         del stream
         TextStream(rig.driver, PROMPT).close()
+
+
+def test_control_tokens_have_no_text_unless_it_is_asked_for(handle: ModelHandle) -> None:
+    control = min(handle.tokenizer.control_ids)
+    params = {"max_tokens": 3, "ignore_eos": True, "allowed_token_ids": (control,)}
+    with driving(handle) as rig:
+        assert complete(rig.driver, PROMPT, SamplingParams.of(params)).text == ""
+        shown = complete(rig.driver, PROMPT, SamplingParams.of({**params, "skip_special_tokens": False}))
+        assert shown.tokens == (control,) * 3
+        assert shown.text == handle.tokenizer.token_text(control) * 3
