@@ -29,7 +29,7 @@ def word(layout, words, row, plane, w):
     tile = layout.tile_rows
     padded = -(-part.rows // tile) * tile
     r = row - part.first
-    vector = plane.vector
+    vector, w = plane.vector, plane.ordered(w)
     at = part.offset // 4 + plane.start * padded
     at += ((r // tile) * plane.words + w // vector * vector) * tile
     return int(words[at + r % tile * vector + w % vector])
@@ -174,3 +174,22 @@ def test_every_word_of_a_part_has_a_place_of_its_own(tile_rows):
             for word in range(plane.words)
         ]
         assert sorted(places) == list(range(layout.nbytes // 4))
+
+
+@pytest.mark.parametrize("format", [f for f in FORMATS.values() if f.is_packed], ids=lambda f: f.name)
+def test_quants_in_the_order_of_fragments_decode_to_the_stored_rows(format):
+    for blocks, rows in itertools.product((2, 3, 4, 8, 12), (1, 5)):
+        columns = blocks * format.columns
+        layout = layout_for(format, (rows, columns), tile_rows=1, max_bytes=None, alignment=256, fragments=True)
+        stored = stored_rows(format, rows, blocks)
+        words = layout.reorder(stored)
+        for row in range(rows):
+            assert unpacked_row(layout, words, row) == stored[row].tobytes()
+        quants = layout.plane("quants")
+        places = [quants.ordered(w) for w in range(quants.words)]
+        assert sorted(places) == list(range(quants.words))
+        assert [quants.word_at(place) for place in places] == list(range(quants.words))
+        # A lane's words of neighbouring blocks are one vector.
+        if quants.run:
+            lane = [block * 4 * quants.run + i for block in range(4 // quants.run) for i in range(quants.run)]
+            assert [quants.ordered(w) for w in lane] == [0, 1, 2, 3]

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poot_eval.faults import CheckFault, DivergenceError, Fault
+from poot_eval.kernel_halves import LANES, mma, pack_bf16, packed_fma
 from poot_eval.kernel_memory import Lanes, Mask, Memory, Place, Spot
 from poot_eval.kernel_values import evaluate, poison
 from poot_executor.errors import DeviceTimeout, KernelError
@@ -230,6 +231,18 @@ def _shuffle(run: _Run, op: Op, operands: list[Array], mask: Mask) -> tuple[Arra
     return (np.where(valid, np.take_along_axis(value, at, axis=1), poison(op.result.dtype)),)
 
 
+def _mma(run: _Run, op: Op, operands: list[Array], mask: Mask) -> tuple[Array, ...]:
+    if run.width != LANES or run.lanes.threads % LANES:
+        raise KernelError(f"kernel {run.kernel.name}: mma takes whole subgroups of {LANES} threads")
+    run.whole(mask, run.lanes.threads, op)
+    whole = [np.broadcast_to(x, (run.lanes.groups, run.lanes.threads, x.shape[2])) for x in operands]
+    return (mma(*whole, op.attrs["half"]),)
+
+
+def _packed_fma(run: _Run, op: Op, operands: list[Array], mask: Mask) -> tuple[Array, ...]:
+    return (packed_fma(*operands, op.attrs["half"]),)
+
+
 def _full(run: _Run, value: Array) -> Array:
     return np.broadcast_to(value, (value.shape[0], run.lanes.threads))
 
@@ -314,6 +327,8 @@ _SPECIAL: Mapping[str, Callable[[_Run, Op, list[Array], Mask], Sequence[Array]]]
         "subgroup_sum": _subgroup_reduce, "subgroup_max": _subgroup_reduce,
         "subgroup_min": _subgroup_reduce,
         "subgroup_shuffle": _shuffle, "subgroup_shuffle_xor": _shuffle,
+        "pack_bf16": lambda run, op, operands, mask: (pack_bf16(*operands),),
+        "packed_fma": _packed_fma, "mma": _mma,
         "if": _if, "for": _for, "while": _while,
     }
 )  # fmt: skip

@@ -8,7 +8,11 @@ of row r lies at
     start + ((r // tile_rows) · words + w // vector · vector) · tile_rows + r % tile_rows · vector + w % vector
 
 so that neighbouring rows are neighbouring vectors, which is what a kernel with a lane a row wants; `tile_rows` = 1 is
-plain rows. The plane of quants comes first, so that its vectors are aligned.
+plain rows. The plane of quants comes first, so that its vectors are aligned. Where matrix fragments are read straight
+into registers, four lanes share a block and each wants its words of several blocks in one load: with `run` words a
+lane, the 16 words of four (or two) neighbouring blocks are ordered by lane first, and w above is the word's place in
+that order (`Plane.ordered`).
+
 Every format's fields start at even bytes, so a device word is two halfwords of the stored row: `halfwords` gives them.
 Fields of two bytes are paired: one word holds those of two neighbouring columns or blocks.
 A weight over the binding limit is split into `parts` by rows, each a region of its own.
@@ -25,13 +29,17 @@ from numpy.typing import NDArray
 from poot_executor.errors import Unsupported
 from poot_executor.formats import Format
 
+LANES = 4
+"""Lanes that share a block of quants in a matrix fragment, and words of a load."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plane:
     """A field of every block of a row, as words: `words` a row, taken `vector` at a time.
 
     The field has `field_bytes` bytes at `field_offset` of a block; fields of 2 bytes share words in pairs. Within a
-    part the plane starts at word `start · padded rows`.
+    part the plane starts at word `start · padded rows`. `run`, where it is not 0, is how many neighbouring words of a
+    block a lane takes, and orders words within runs of 16.
     """
 
     name: str
@@ -40,10 +48,30 @@ class Plane:
     words: int
     start: int
     vector: int
+    run: int = 0
+
+    def ordered(self, word: Any) -> Any:
+        """Where word `word` of a row comes in the row: an integer, array or kernel handle."""
+        if not self.run:
+            return word
+        blocks, inner = LANES // self.run, word % (LANES * self.run)
+        block = word // (LANES * self.run)
+        first = block // blocks * (LANES * LANES) + inner // self.run * LANES
+        return first + block % blocks * self.run + inner % self.run
+
+    def word_at(self, place: Any) -> Any:
+        """The word that comes at a place of the row: the inverse of `ordered`."""
+        if not self.run:
+            return place
+        blocks, inner = LANES // self.run, place % (LANES * LANES)
+        lane, rest = inner // LANES, inner % LANES
+        block = place // (LANES * LANES) * blocks + rest // self.run
+        return block * (LANES * self.run) + lane * self.run + rest % self.run
 
     def place(self, row: Any, word: Any, tile_rows: int, padded_rows: int) -> Any:
         """Where word `word` of row `row` of a part lies, in words from the part's start: all of them integers,
         arrays or kernel handles."""
+        word = self.ordered(word)
         tile, inner = row // tile_rows, row % tile_rows
         unit, rest = word // self.vector * self.vector, word % self.vector
         return (tile * self.words + unit) * tile_rows + inner * self.vector + rest + self.start * padded_rows
@@ -68,6 +96,7 @@ class WeightLayout:
     columns: int
     tile_rows: int
     parts: tuple[Part, ...]
+    fragments: bool = False
 
     @property
     def blocks(self) -> int:
@@ -82,7 +111,9 @@ class WeightLayout:
         for name, offset, nbytes in _plane_fields(self.format):
             words = -(-self.blocks * nbytes // 4) if nbytes == 2 else self.blocks * (nbytes // 4)
             wide = nbytes >= 16 or (not self.format.is_packed and words % 4 == 0)
-            planes.append(Plane(name, offset, nbytes, words, start, 4 if wide else 1))
+            run = nbytes // 4 // LANES if self.fragments and name == "quants" else 0
+            run = run if run and words % (LANES * LANES) == 0 else 0
+            planes.append(Plane(name, offset, nbytes, words, start, 4 if wide else 1, run))
             start += words
         return tuple(planes)
 
@@ -145,9 +176,16 @@ def _plane_fields(format: Format) -> list[tuple[str, int, int]]:
 
 
 def layout_for(
-    format: Format, shape: tuple[int, ...], *, tile_rows: int, max_bytes: int | None, alignment: int
+    format: Format,
+    shape: tuple[int, ...],
+    *,
+    tile_rows: int,
+    max_bytes: int | None,
+    alignment: int,
+    fragments: bool = False,
 ) -> WeightLayout:
     """The one layout of a stored tensor on a device. `max_bytes` bounds a part, `alignment` its offset (both bytes).
+    `fragments` orders quants for registers of matrix fragments, where rows are plain and their blocks allow it.
 
     Tensors of fewer than two axes keep plain rows. Raises Unsupported where one tile of rows exceeds `max_bytes`.
     """
@@ -155,7 +193,8 @@ def layout_for(
     rows = int(np.prod(shape[:-1], dtype=np.int64)) if len(shape) > 1 else 1
     tile = tile_rows if len(shape) > 1 else 1
     format.row_bytes(columns)
-    probe = WeightLayout(format, rows, columns, tile, ())
+    ordered = fragments and tile == 1 and len(shape) > 1
+    probe = WeightLayout(format, rows, columns, tile, (), ordered)
     tile_bytes = probe.row_words * 4 * tile
     if max_bytes is not None and tile_bytes > max_bytes:
         raise Unsupported(
@@ -170,4 +209,4 @@ def layout_for(
         nbytes = probe.padded(count) * probe.row_words * 4
         parts.append(Part(first, count, offset, nbytes))
         offset = -(-(offset + nbytes) // alignment) * alignment
-    return WeightLayout(format, rows, columns, tile, tuple(parts))
+    return WeightLayout(format, rows, columns, tile, tuple(parts), ordered)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from poot_executor.compile.target import Caps
 from poot_executor.errors import Unsupported
 from poot_executor.kernel.ir import Kernel
-from poot_ptx_device import emit_arithmetic, emit_control, emit_memory, emit_subgroup
+from poot_ptx_device import emit_arithmetic, emit_control, emit_fragments, emit_memory, emit_subgroup
 from poot_ptx_device.emitter import Emitter, Guards
 from poot_ptx_device.rules import RULES
 
-RULE_MODULES = (emit_arithmetic, emit_memory, emit_subgroup, emit_control)
+RULE_MODULES = (emit_arithmetic, emit_memory, emit_subgroup, emit_fragments, emit_control)
 """What fills the table; importing them does."""
 
 

@@ -161,7 +161,25 @@ def _subgroup_size(e: Emitter, op: Op) -> None:
     e.alias(op.result, (str(WARP),))
 
 
-@RULES.rule(*sorted({kind for kind, _ in _INSTRUCTIONS} - {"div", "rem"}), *_COMPARISONS, "shl", "shr")
+_AND_OR = "0xEA"
+"""The table of (a and b) or c."""
+
+
+@RULES.rule("or")
+def _or(e: Emitter, op: Op) -> None:
+    """(a and mask) or bits is one instruction: it takes one literal, so the other constant waits in a register."""
+    left, right = op.operands
+    masked, bits = e.maker(left, "and"), e.constant(right) if right.dtype is not BOOL else None
+    mask = None if masked is None or bits is None else e.constant(masked.operands[1])
+    if masked is None or bits is None or mask is None or e.uses[left] != 1:
+        _elementwise(e, op)
+        return
+    held = e.once(("bits", bits, 0), "b32", f"mov.b32 {{}}, {bits}")
+    value = e.held(U32, e.scalar(masked.operands[0]))
+    e.alias(op.result, (e.result("b32", f"lop3.b32 {{}}, {value}, {mask}, {held}, {_AND_OR}"),))
+
+
+@RULES.rule(*sorted({kind for kind, _ in _INSTRUCTIONS} - {"div", "rem", "or"}), *_COMPARISONS, "shl", "shr")
 def _elementwise(e: Emitter, op: Op) -> None:
     dtype = op.operands[0].dtype
     e.alias(

@@ -61,10 +61,10 @@ def _store(e: Emitter, op: Op) -> None:
     e.line(f"{guard}st.global{_vectors(width)}.{register_class(value.dtype)} {address}, {_braced(lanes)}")
 
 
-def _inside(e: Emitter, array: int, index: Val) -> bool:
-    """Whether an index of shared memory is known to be in range."""
+def _inside(e: Emitter, array: int, index: Val, width: int) -> bool:
+    """Whether an access of shared memory is known to be in range."""
     known = e.range_of(index)
-    return known.low >= 0 and known.high < e.kernel.shared[array].count
+    return known.low >= 0 and known.high + width <= e.kernel.shared[array].count
 
 
 def _shared_at(e: Emitter, array: int, index: str) -> str:
@@ -74,29 +74,30 @@ def _shared_at(e: Emitter, array: int, index: str) -> str:
     return f"[{e.result('b32', f'mad.lo.u32 {{}}, {index}, 4, {start}')}]"
 
 
-def _shared_guard(e: Emitter, array: int, index: Val) -> str:
-    if _inside(e, array, index):
+def _shared_guard(e: Emitter, array: int, index: Val, width: int) -> str:
+    if _inside(e, array, index, width):
         return ""
-    bound = e.kernel.shared[array].count
+    bound = e.kernel.shared[array].count // width * width
     return f"@{e.result('pred', f'setp.lt.u32 {{}}, {e.held(I32, e.scalar(index))}, {bound}')} "
 
 
 @RULES.rule("shared_load")
 def _shared_load(e: Emitter, op: Op) -> None:
     array, index = op.attrs["array"], e.scalar(op.operands[0])
-    if not _inside(e, array, op.operands[0]):
-        index = e.result("b32", f"min.u32 {{}}, {index}, {e.kernel.shared[array].count - 1}")
+    width = op.result.type.width
+    if not _inside(e, array, op.operands[0], width):
+        index = e.result("b32", f"min.u32 {{}}, {index}, {e.kernel.shared[array].count // width * width - width}")
     address = _shared_at(e, array, index)
-    (register,) = e.registers(op.result)
-    e.line(f"ld.shared.{register_class(op.result.dtype)} {register}, {address}")
+    lanes = e.registers(op.result)
+    e.line(f"ld.shared{_vectors(len(lanes))}.{register_class(op.result.dtype)} {_braced(lanes)}, {address}")
 
 
 @RULES.rule("shared_store")
 def _shared_store(e: Emitter, op: Op) -> None:
     array, index, value = op.attrs["array"], op.operands[0], op.operands[1]
-    register = e.held(value.dtype, e.scalar(value))
-    guard, address = _shared_guard(e, array, index), _shared_at(e, array, e.scalar(index))
-    e.line(f"{guard}st.shared.{register_class(value.dtype)} {address}, {register}")
+    lanes = tuple(e.held(value.dtype, lane) for lane in e.lanes(value))
+    guard, address = _shared_guard(e, array, index, len(lanes)), _shared_at(e, array, e.scalar(index))
+    e.line(f"{guard}st.shared{_vectors(len(lanes))}.{register_class(value.dtype)} {address}, {_braced(lanes)}")
 
 
 @RULES.rule("atomic")
@@ -112,9 +113,9 @@ def _atomic(e: Emitter, op: Op) -> None:
         guard, address = _guard(e, place, 1, index)
     else:
         place = op.attrs["array"]
-        space, guard, address = "shared", _shared_guard(e, place, index), _shared_at(e, place, e.scalar(index))
+        space, guard, address = "shared", _shared_guard(e, place, index, 1), _shared_at(e, place, e.scalar(index))
     (old,) = e.registers(op.result)
-    if op.result not in e.used:
+    if op.result not in e.uses:
         e.line(f"{guard}red.{space}.{operation}.{type} {address}, {register}")
         return
     if guard:

@@ -12,6 +12,7 @@ no guard. `Guards.NONE` leaves all of them out, for measuring what they cost.
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Callable, Sequence
 from enum import Enum
 
@@ -75,7 +76,7 @@ class Emitter:
         self.guarded = guards is Guards.ALL
         self.ranges = Ranges(kernel)
         self.uniformity = Uniformity(kernel, WARP)
-        self.used = {value for op in kernel.body.walk() for value in op.operands}
+        self.uses = Counter(value for op in kernel.body.walk() for value in op.operands)
         self._rules = rules
         self._architecture = architecture_of(caps.features)
         self._values: dict[Val, Lanes] = {}
@@ -277,11 +278,11 @@ class Emitter:
         base, offset = index, 0
         while (made := self._makers.get(base)) is not None and made.kind == "add":
             left, right = made.operands
-            constant = self._constant(right)
+            constant = self.constant(right)
             if constant is None or self.range_of(left).low < 0:
                 break
             base, offset = left, offset + constant
-        if (constant := self._constant(base)) is not None:
+        if (constant := self.constant(base)) is not None:
             return f"[{self.address(place)}+{4 * (offset + constant)}]"
         register = self.scalar(base)
         if is_literal(register) or not -(1 << 20) < offset < 1 << 20:
@@ -292,9 +293,15 @@ class Emitter:
             self._addresses[-1][place, register] = address
         return f"[{address}+{4 * offset}]" if offset else f"[{address}]"
 
-    def _constant(self, value: Val) -> int | None:
+    def maker(self, value: Val, kind: str) -> Op | None:
+        """The operation that makes a value, where it is of a kind."""
         made = self._makers.get(value)
-        return made.attrs["value"] if made is not None and made.kind == "const" else None
+        return made if made is not None and made.kind == kind else None
+
+    def constant(self, value: Val) -> int | None:
+        """The number that an integer is, where it is a constant."""
+        made = self.maker(value, "const")
+        return None if made is None else made.attrs["value"]
 
     def reads_only(self, place: int) -> bool:
         """Whether no dispatch ever writes the buffer, so that loads may go past coherence."""

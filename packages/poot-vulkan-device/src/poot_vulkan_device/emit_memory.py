@@ -57,12 +57,22 @@ def _store(e: Emitter, op: Op) -> None:
 
 
 def _shared_load(e: Emitter, op: Op) -> None:
-    e.define(op, Code.LOAD, e.shared(op.attrs["array"], e.id(op.operands[0])))
+    index, type = e.id(op.operands[0]), op.result.type
+    if type.width == 1:
+        e.define(op, Code.LOAD, e.shared(op.attrs["array"], index))
+        return
+    places = [e.shared(op.attrs["array"], at) for at in _offsets(e, index, type.width)]
+    lanes = [e.module.result(Code.LOAD, e.type(KType(type.dtype)), place) for place in places]
+    e.define(op, Code.COMPOSITE_CONSTRUCT, *lanes)
 
 
 def _shared_store(e: Emitter, op: Op) -> None:
-    index, value = e.ids(op)
-    e.module.op(Code.STORE, e.shared(op.attrs["array"], index), value)
+    (index, value), type = e.ids(op), op.operands[1].type
+    for lane, at in enumerate(_offsets(e, index, type.width)):
+        part = value
+        if type.width > 1:
+            part = e.module.result(Code.COMPOSITE_EXTRACT, e.type(KType(type.dtype)), value, lane)
+        e.module.op(Code.STORE, e.shared(op.attrs["array"], at), part)
 
 
 _ATOMICS: Mapping[tuple[str, DType], Code] = {

@@ -47,14 +47,17 @@ def _store(e: Emitter, op: Op) -> None:
 
 def _shared_load(e: Emitter, op: Op) -> None:
     place, index = op.attrs["array"], e.operand(op.operands[0])
-    where = f"{e.array(place)}[{index}]"
-    e.define(op, f"atomicLoad(&{where})" if place in e.accesses.atomic_arrays else where)
+    parts = [f"{e.array(place)}[{i}]" for i in _elements(index, op.result.type.width)]
+    parts = [f"atomicLoad(&{part})" if place in e.accesses.atomic_arrays else part for part in parts]
+    e.define(op, parts[0] if len(parts) == 1 else f"{type_name(op.result.type)}({', '.join(parts)})")
 
 
 def _shared_store(e: Emitter, op: Op) -> None:
     place, index, value = op.attrs["array"], e.operand(op.operands[0]), e.operand(op.operands[1])
-    where = f"{e.array(place)}[{index}]"
-    e.line(f"atomicStore(&{where}, {value});" if place in e.accesses.atomic_arrays else f"{where} = {value};")
+    width = op.operands[1].type.width
+    for k, i in enumerate(_elements(index, width)):
+        part, where = value if width == 1 else f"{value}.{'xyzw'[k]}", f"{e.array(place)}[{i}]"
+        e.line(f"atomicStore(&{where}, {part});" if place in e.accesses.atomic_arrays else f"{where} = {part};")
 
 
 def _atomic(e: Emitter, op: Op) -> None:

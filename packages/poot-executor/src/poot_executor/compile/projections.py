@@ -22,6 +22,7 @@ from poot_executor.compile.precedence import Precedence
 from poot_executor.compile.program import Decline
 from poot_executor.compile.region import Projection, Region, Regions, Segment
 from poot_executor.compile.schedule import contraction_schedule
+from poot_executor.compile.schedule_fragments import STEP_ROWS
 from poot_executor.compile.target import Caps
 from poot_executor.graph.graph import Equation, Graph, Value
 from poot_executor.layout import WeightLayout
@@ -256,6 +257,8 @@ class _Fuser:
             return None
         if source.shape[-1] != left.shape[-1] or source.type.nbytes > PROLOGUE_BYTES:
             return None
+        if "mma" in self.caps.features and left.shape[0] > STEP_ROWS:
+            return None  # Fragments stage many rows in any order, and would norm each of them for every group.
         readers = self.readers[source]
         if not all(r.root in self.taken for r in readers):
             return None

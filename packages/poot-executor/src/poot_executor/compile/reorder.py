@@ -67,7 +67,7 @@ def _kernel(layout: WeightLayout, part: Part, first: int, rows: int, caps: Caps)
             lane, rest = at % plane.vector, at // plane.vector
             row_in_tile, rest = rest % tile, rest // tile
             units = plane.words // plane.vector
-            word, row = rest % units * plane.vector + lane, rest // units * tile + row_in_tile
+            word, row = plane.word_at(rest % units * plane.vector + lane), rest // units * tile + row_in_tile
             value = b.var(0, DType.U32, name="value")
             with b.if_(row < rows):
                 value.set(_stored_word(b, source, layout, plane, row, word))

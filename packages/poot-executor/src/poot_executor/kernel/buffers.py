@@ -144,6 +144,10 @@ class SharedRef:
         b = self._builder
         b.effect("shared_store", b.as_index(index), b.as_handle(value, self.dtype), array=self.index)
 
+    def load(self, index: Handle | int, width: int) -> Handle:
+        """`width` (2 or 4) elements from `index`, a multiple of `width`, as a vector."""
+        return self._builder.emit("shared_load", self._builder.as_index(index), array=self.index, width=width)
+
     def atomic(self, operation: str, index: Handle | int, value: Handle | int) -> Handle:
         """add, min, max or or on an i32 or u32 element; gives the old value."""
         b = self._builder

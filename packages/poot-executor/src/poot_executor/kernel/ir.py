@@ -238,12 +238,26 @@ KERNEL_OPS: Mapping[str, OpRow] = MappingProxyType(
         OpRow("half_to_float", "u32", "f32", "the f16 in the low 16 bits, exactly (denormals, inf, NaN too)"),
         OpRow("float_to_half", "f32", "u32", "to f16 bits in the low 16, nearest even; overflow is inf"),
         OpRow("dot4", "u32, u32, i32", "i32", "Σ of 4 products of signed bytes, plus operand 2", "dot4"),
+        OpRow(
+            "pack_bf16",
+            "f32, f32",
+            "u32",
+            "both as bf16, nearest even, operand 0 in the low half; NaN stays NaN",
+            "packed_half",
+        ),
+        OpRow(
+            "packed_fma",
+            "u32, u32, u32",
+            "u32",
+            "attr half bf16|f16: a·b + c of both halves of the words, each rounded once",
+            "packed_half",
+        ),
         OpRow("vector", "T × width", "T×width", "scalars to a vector"),
         OpRow("extract", "T×width", "T", "attr lane"),
         # Memory. Indices are i32 element indices; a vector access covers `width` elements from a multiple of `width`.
         OpRow("load", "i32", "T", "attr buffer (param index), width", pure=False),
         OpRow("store", "i32, T", "", "attr buffer (param index)", pure=False),
-        OpRow("shared_load", "i32", "T", "attr array (shared index)", pure=False),
+        OpRow("shared_load", "i32", "T", "attr array (shared index), width (1 unless given)", pure=False),
         OpRow("shared_store", "i32, T", "", "attr array (shared index)", pure=False),
         OpRow(
             "atomic",
@@ -265,6 +279,17 @@ KERNEL_OPS: Mapping[str, OpRow] = MappingProxyType(
         OpRow("subgroup_min", "T", "T", "", "subgroup", pure=False),
         OpRow("subgroup_shuffle", "T, i32", "T", "the value of lane operand 1", "subgroup", pure=False),
         OpRow("subgroup_shuffle_xor", "T", "T", "attr mask: the value of lane (lane xor mask)", "subgroup", pure=False),
+        OpRow(
+            "mma",
+            "u32x4 a, u32x2 b, f32x4 c",
+            "f32x4",
+            "a·b + c by a subgroup of 32, attr half bf16|f16 of a [16, 16] and b [16, 8], c f32 [16, 8]. Lane 4g + t "
+            "has a[g, 2t..], a[g + 8, 2t..], a[g, 2t + 8..], a[g + 8, 2t + 8..]; b[2t.., g], b[2t + 8.., g], two a "
+            "word, the first low; c[g, 2t], c[g, 2t + 1], c[g + 8, 2t], c[g + 8, 2t + 1]. Products are exact; their "
+            "sum is taken in an order and with roundings of the target's, within 2⁻²² of the magnitudes summed",
+            "mma",
+            pure=False,
+        ),
         OpRow(
             "group_sum", "T", "T", "over the group, every thread gets it; a pass lowers it before emission", pure=False
         ),

@@ -235,6 +235,14 @@ class Operations(ABC):
         """Two f32 as bf16 in one u32 word, nearest even; NaN stays NaN."""
         return packing.pack_bf16x2(self.as_handle(low, DType.F32), self.as_handle(high, DType.F32))
 
+    def pack_bf16(self, low: Value, high: Value) -> Handle:
+        """Two f32 as bf16 in one u32 word by one operation, where the target has `packed_half`."""
+        return self.emit("pack_bf16", self.as_handle(low, DType.F32), self.as_handle(high, DType.F32))
+
+    def packed_fma(self, a: Value, c: Value, d: Value, dtype: DType) -> Handle:
+        """a·c + d of both halves (bf16 or f16) of u32 words, where the target has `packed_half`."""
+        return self.emit("packed_fma", *(self.as_handle(h, DType.U32) for h in (a, c, d)), half=str(dtype))
+
     def pack_bytes4(self, a: Value, c: Value, d: Value, e: Value) -> Handle:
         """The low bytes of four integers in one u32 word, `a` lowest."""
         return packing.pack_bytes4(*(self.as_handle(part) for part in (a, c, d, e)))
@@ -276,6 +284,10 @@ class Operations(ABC):
     def subgroup_shuffle_xor(self, a: Value, mask: int) -> Handle:
         """The value that lane (own lane xor mask) has."""
         return self.emit("subgroup_shuffle_xor", self.as_handle(a), mask=mask)
+
+    def mma(self, a: Handle, c: Handle, d: Handle, dtype: DType) -> Handle:
+        """A subgroup's a·c + d of matrix fragments, where the target has `mma`: see the operation table."""
+        return self.emit("mma", a, c, d, half=str(dtype))
 
     def group_sum(self, a: Value) -> Handle:
         """The sum over the group's threads, which each of them gets."""

@@ -216,12 +216,39 @@ def _store(use: _Use) -> tuple[KType, ...]:
 
 def _shared_load(use: _Use) -> tuple[KType, ...]:
     _expect(use.kind, use.operands, I32)
-    return (KType(_array(use.kind, use.attrs, use.shared).dtype),)
+    width = use.attrs.get("width", 1)
+    if width not in (1, 2, 4):
+        raise KernelError(f"shared_load of width {width}: 1, 2 or 4")
+    return (KType(_array(use.kind, use.attrs, use.shared).dtype, width),)
 
 
 def _shared_store(use: _Use) -> tuple[KType, ...]:
-    _expect(use.kind, use.operands, I32, KType(_array(use.kind, use.attrs, use.shared).dtype))
+    _arity(use.kind, use.operands, 2)
+    dtype = _array(use.kind, use.attrs, use.shared).dtype
+    _expect(use.kind, use.operands, I32, KType(dtype, use.operands[1].width))
     return ()
+
+
+def _half_kind(use: _Use) -> None:
+    if use.attrs.get("half") not in ("bf16", "f16"):
+        raise KernelError(f"{use.kind} has halves of bf16 or f16, not {use.attrs.get('half')}")
+
+
+def _pack_bf16(use: _Use) -> tuple[KType, ...]:
+    _expect(use.kind, use.operands, F32, F32)
+    return (U32,)
+
+
+def _packed_fma(use: _Use) -> tuple[KType, ...]:
+    _half_kind(use)
+    _expect(use.kind, use.operands, U32, U32, U32)
+    return (U32,)
+
+
+def _mma(use: _Use) -> tuple[KType, ...]:
+    _half_kind(use)
+    _expect(use.kind, use.operands, KType(DType.U32, 4), KType(DType.U32, 2), KType(DType.F32, 4))
+    return (KType(DType.F32, 4),)
 
 
 def _atomic(use: _Use) -> tuple[KType, ...]:
@@ -261,4 +288,5 @@ _OTHER = {
     "const": _const, "cast": _cast, "bitcast": _cast, "select": _select, "dot4": _dot4, "vector": _vector,
     "extract": _extract, "load": _load, "store": _store, "shared_load": _shared_load, "shared_store": _shared_store,
     "atomic": _atomic, "barrier": _barrier, "subgroup_shuffle": _shuffle, "check": _check,
+    "pack_bf16": _pack_bf16, "packed_fma": _packed_fma, "mma": _mma,
 }  # fmt: skip

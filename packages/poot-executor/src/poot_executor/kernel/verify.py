@@ -17,7 +17,7 @@ MAX_GROUP_SIZE = 1024
 _COLLECTIVE = frozenset(
     {
         "barrier", "subgroup_sum", "subgroup_max", "subgroup_min", "subgroup_shuffle", "subgroup_shuffle_xor",
-        "group_sum", "group_max", "group_min",
+        "group_sum", "group_max", "group_min", "mma",
     }
 )  # fmt: skip
 _I32, _BOOL = KType(DType.I32), KType(DType.BOOL)
@@ -128,7 +128,11 @@ class _Verifier:
             return
         count = self._kernel.shared[op.attrs["array"]].count if "array" in op.attrs else None
         width = (
-            op.results[0].type.width if op.kind == "load" else op.operands[1].type.width if op.kind == "store" else 1
+            op.results[0].type.width
+            if op.kind in ("load", "shared_load")
+            else op.operands[1].type.width
+            if op.kind in ("store", "shared_store")
+            else 1
         )
         if index < 0 or (count is not None and index >= count):
             raise _at(

@@ -55,6 +55,35 @@ def layout_of(scene: Scene, anchor: Equation) -> WeightLayout:
     return scene.layouts[weight]
 
 
+def declare_reads(frame: Frame, projection: Projection) -> None:
+    """Parameters for what prologue, input and epilogues read."""
+    reductions = projection.prologue.reductions if projection.prologue is not None else ()
+    totals = [e.output for e in reductions]
+    frame.read(*(e.inputs[0] for e in reductions), projection.left, supplied=totals)
+    for segment in projection.segments:
+        products = [a.output for a in segment.anchors]
+        if segment.domain not in products:
+            frame.read(segment.domain, supplied=products)
+        if segment.scatter is not None:
+            frame.read(segment.scatter.inputs[1])
+
+
+def token_totals(frame: Frame, projection: Projection, tokens: list[Handle], threads: int) -> list[list[Handle]]:
+    """The prologue's reductions of each token, which every group computes for itself."""
+    prologue = projection.prologue
+    if prologue is None:
+        return []
+    columns = prologue.root.shape[-1]
+    return [row_totals(frame, prologue.reductions, token, columns, threads) for token in tokens]
+
+
+def supply_totals(frame: Frame, projection: Projection, totals: list[Handle]) -> None:
+    """From now on, expressions read a token's reductions from these."""
+    assert projection.prologue is not None
+    for reduction, total in zip(projection.prologue.reductions, totals, strict=True):
+        frame.supply(reduction.output, lambda _index, value=total: value)
+
+
 class _Template:
     """One kernel's pieces, in the order in which they run."""
 
@@ -106,7 +135,7 @@ class _Template:
 
     def emit(self) -> Draft:
         frame, b, projection = self.frame, self.b, self.projection
-        self._declare()
+        declare_reads(frame, projection)
         outs = [frame.write(s.root, separate=True) for s in projection.segments]
         products = self._products()
         across = [m.groups(r[0].part.rows) for m, r in zip(self.maps, self.readers, strict=True)]
@@ -115,7 +144,7 @@ class _Template:
         tokens = [b.group_id(2) * self.tile + m for m in range(self.tile)]
         if self.count % self.tile:
             tokens = [b.min(token, self.count - 1) for token in tokens]
-        totals = self._totals(tokens)
+        totals = token_totals(frame, projection, tokens, self.threads)
         place = frame.flat_group(flat)
         start = 0
         for s, segment in enumerate(projection.segments):
@@ -135,19 +164,6 @@ class _Template:
             part=self.part,
         )
 
-    def _declare(self) -> None:
-        """Parameters for what prologue, input and epilogues read."""
-        frame, projection = self.frame, self.projection
-        reductions = projection.prologue.reductions if projection.prologue is not None else ()
-        totals = [e.output for e in reductions]
-        frame.read(*(e.inputs[0] for e in reductions), projection.left, supplied=totals)
-        for segment in projection.segments:
-            products = [a.output for a in segment.anchors]
-            if segment.domain not in products:
-                frame.read(segment.domain, supplied=products)
-            if segment.scatter is not None:
-                frame.read(segment.scatter.inputs[1])
-
     def _products(self) -> list[Products | None]:
         """Each segment's products, where threads finish them together, in one shared memory as large as the greediest
         segment's."""
@@ -164,14 +180,6 @@ class _Template:
     def _shares(self, segment: Segment, schedule: ContractionSchedule) -> bool:
         return segment.block > 0 or schedule.lanes > 1
 
-    def _totals(self, tokens: list[Handle]) -> list[list[Handle]]:
-        """The prologue's reductions of each token, which every group computes for itself."""
-        prologue = self.projection.prologue
-        if prologue is None:
-            return []
-        columns = prologue.root.shape[-1]
-        return [row_totals(self.frame, prologue.reductions, token, columns, self.threads) for token in tokens]
-
     def _reads(self, s: int, tokens: list[Handle], totals: list[list[Handle]]) -> list[Callable[[Handle], Column]]:
         """Each token's blocks of activations as a segment takes them, normed by the totals."""
         frame, projection = self.frame, self.projection
@@ -183,8 +191,7 @@ class _Template:
 
         def normed(m: int) -> Callable[[Handle], Column]:
             def block(first: Handle) -> Column:
-                for reduction, total in zip(prologue.reductions, totals[m], strict=True):
-                    frame.supply(reduction.output, lambda _index, value=total: value)
+                supply_totals(frame, projection, totals[m])
                 return read(tokens[m], first)
 
             return block

@@ -6,6 +6,7 @@ from poot_executor.compile.expression import Scene
 from poot_executor.compile.lower.attention import lower_attention
 from poot_executor.compile.lower.batched import lower_batched
 from poot_executor.compile.lower.draft import Draft
+from poot_executor.compile.lower.fragments import lower_fragments
 from poot_executor.compile.lower.pointwise import lower_pointwise
 from poot_executor.compile.lower.projection import lower_projection
 from poot_executor.compile.lower.rows import lower_rows
@@ -39,7 +40,7 @@ def lower_region(scene: Scene, region: Region, caps: Caps) -> list[Draft]:
         if region.attention is not None:
             return lower_attention(scene, region, caps)
         if region.projection is not None:
-            return lower_projection(scene, region, caps)
+            return lower_fragments(scene, region, caps) or lower_projection(scene, region, caps)
         return [TEMPLATES[region.kind](scene, region, caps)]
     except Unsupported as refusal:
         equation = scene.graph.equation(region.root)
