@@ -37,6 +37,11 @@ class Settings:
         """What a device is opened with."""
         return DeviceSettings(self.timeout, self.home / "kernels" if self.compile_cache else None)
 
+    @property
+    def programs(self) -> Path | None:
+        """The folder of compiled programs; None keeps none."""
+        return self.home / "programs" if self.compile_cache else None
+
 
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     """Settings from the environment (POOT_HOME, POOT_TIMEOUT, POOT_COMPILE_CACHE, POOT_DUMP, POOT_REQUIRE_DEVICE).

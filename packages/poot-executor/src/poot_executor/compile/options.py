@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from poot_executor.compile.program_cache import ProgramCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +27,12 @@ class CompileOptions:
     graph there.
 
     `deterministic` restricts schedules to batch-invariant ones: the order in which a row is reduced depends neither on
-    the number of rows nor on the neighbours.
+    the number of rows nor on the neighbours. `cache` is where programs are found and kept; with `verify` or `dump` it
+    is passed over, since both want the passes to run.
     """
 
     verify: bool = False
     deterministic: bool = False
     dump: Path | None = None
     limits: CompileLimits = field(default_factory=CompileLimits)
+    cache: ProgramCache | None = field(default=None, compare=False)

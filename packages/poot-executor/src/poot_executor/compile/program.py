@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
 
@@ -153,3 +153,23 @@ class Program:
         from poot_executor.compile.explain import explain
 
         return explain(self)
+
+
+class StoredProgram(Program):
+    """A program whose graph is read when it is first asked for: running it on a device with kernels needs none."""
+
+    _read: list[Graph | Callable[[], Graph]]
+
+    def __init__(self, graph: Graph | Callable[[], Graph], **rest: Any) -> None:
+        """`rest` are the other fields of a Program, all of them."""
+        assert rest.keys() == {f.name for f in fields(Program)} - {"graph"}
+        for name, value in (*rest.items(), ("_read", [graph])):
+            object.__setattr__(self, name, value)
+
+    @property
+    def graph(self) -> Graph:  # pyrefly: ignore[bad-override]
+        """The optimized graph, read at the first call."""
+        found = self._read[0]
+        if not isinstance(found, Graph):
+            found = self._read[0] = found()
+        return found

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from poot_executor.kernel.ir import Block, Kernel, Op, Val
+from poot_executor.kernel.stored import StoredKernel
 
 
 def loop_rounds(kernel: Kernel) -> int | None:
     """The most rounds that all loops of one thread take together, nested ones multiplied; None where a bound is no
     constant.
     """
+    if isinstance(kernel, StoredKernel) and kernel.facts is not None:
+        return kernel.facts.loop_rounds
     constants = {op.result: op.attrs["value"] for op in kernel.body.walk() if op.kind == "const"}
     return _block(kernel.body, constants)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from poot_executor.compile import CompileOptions
+from poot_executor.compile.program_cache import ProgramCache
 from poot_executor.discover import Choice, open_device
 from poot_executor.engine import Engine
 from poot_executor.settings import Settings, read_settings
@@ -31,8 +32,9 @@ class Session:
 
 def driver_options(arguments: argparse.Namespace, settings: Settings) -> DriverOptions:
     """The options --capacity and --chunk. Raises SettingsError by name."""
+    compile_options = CompileOptions(dump=settings.dump, cache=ProgramCache(settings.programs))
     chosen = {} if arguments.chunk is None else {"chunk": arguments.chunk}
-    return DriverOptions(capacity=arguments.capacity, compile=CompileOptions(dump=settings.dump), **chosen)
+    return DriverOptions(capacity=arguments.capacity, compile=compile_options, **chosen)
 
 
 @contextmanager
