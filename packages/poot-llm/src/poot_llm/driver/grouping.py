@@ -107,8 +107,8 @@ def needed_suffix(sequences: Iterable[Sequence]) -> Suffix:
     """The least suffix that serves all."""
     least = Suffix.GREEDY
     for sequence in sequences:
-        if not least.serves(sequence.params.suffix):
-            least = sequence.params.suffix
+        if sequence.suffix is not least and not least.serves(sequence.suffix):
+            least = sequence.suffix
     return least
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from poot_executor.errors import PootError
 from poot_llm.driver.kv import Lease
-from poot_llm.sampling import History, SamplerRow, SamplingParams, TokenLogprobs
+from poot_llm.sampling import History, SamplerRow, SamplingParams, Suffix, TokenLogprobs
 
 if TYPE_CHECKING:
     from poot_llm.driver.inputs import InputRows
@@ -108,7 +108,11 @@ class Sequence:
     failure: PootError | None = None
     released: bool = False
     ahead: Run | None = None
+    suffix: Suffix = field(init=False)
     timings: Timings = field(default_factory=Timings)
+
+    def __post_init__(self) -> None:
+        self.suffix = self.params.suffix
 
     def __len__(self) -> int:
         """Ids of prompt and answer."""

@@ -19,7 +19,7 @@ from poot_llm.driver.kv import KvLayout, Placed
 from poot_llm.driver.options import EntryKey
 from poot_llm.driver.runs import Member, Run
 from poot_llm.driver.sequence import FinishReason, NonFiniteLogits, NoRoom, Sequence, StepResult
-from poot_llm.sampling import SamplerRow, TokenLogprobs
+from poot_llm.sampling import SamplerRow, Suffix, TokenLogprobs
 
 
 class Stepper:
@@ -185,6 +185,8 @@ class Stepper:
                 tokens[m.row, :known] = s.ids(m.start, m.start + known)
                 tokens[m.row, known : m.count] = m.guesses
             position[m.row], last[m.row] = m.start, m.count - 1
+            if key.suffix is Suffix.GREEDY:
+                continue
             if shape.window:
                 row = s.sampler_row()
                 drawing |= {m.row * shape.tokens + place: row for place in range(m.count)}
