@@ -61,6 +61,21 @@ class SentencePieceSpelling:
         return bytes([int(match[1], 16)]) if match else token.replace("\u2581", " ").encode()
 
 
+@dataclass(frozen=True, slots=True)
+class WordPieceSpelling:
+    """Tokens spelled as words, with a prefix on those that go on with the word before. Text is not what it was: case
+    and the spaces around punctuation are lost, and a space stands between any two words.
+    """
+
+    prefix: str
+    strips_first_space: bool = True
+
+    def to_bytes(self, token: str) -> bytes:
+        """The characters of a part, or a space and those of a word."""
+        part = token.removeprefix(self.prefix)
+        return part.encode() if part != token else f" {token}".encode()
+
+
 class PieceSource(Protocol):
     """What a detokenizer asks of a tokenizer."""
 

@@ -22,6 +22,7 @@ from poot_llm.detokenizer import (
     ByteLevelSpelling,
     SentencePieceSpelling,
     Spelling,
+    WordPieceSpelling,
     byte_spellings,
 )
 from poot_llm.strict_json import read_object
@@ -234,13 +235,15 @@ def _spelling(path: Path, decoder: Any) -> Spelling:
         old = steps[0].get("add_prefix_space", True)
         first = steps[0].get("prepend_scheme", "always" if old else "never") != "never"
         return SentencePieceSpelling(strips_first_space=first, byte_tokens=False)
+    if kinds == ["WordPiece"] and isinstance(steps[0].get("prefix"), str) and steps[0]["prefix"]:
+        return WordPieceSpelling(steps[0]["prefix"])
     if kinds[:1] == ["Replace"] and set(kinds[1:]) <= {"ByteFallback", "Fuse", "Strip"}:
         replace = steps[0]
         strips = [step for step in steps if step["type"] == "Strip"]
         known = (replace.get("pattern"), replace.get("content")) == ({"String": "\u2581"}, " ")
         if known and all(_is_first_space(step) for step in strips) and len(strips) < 2:
             return SentencePieceSpelling(bool(strips), "ByteFallback" in kinds)
-    raise Unsupported(f"{path}: decoder {kinds or kind}", "poot decodes byte-level and sentencepiece tokens")
+    raise Unsupported(f"{path}: decoder {kinds or kind}", "poot decodes byte-level, sentencepiece and wordpiece tokens")
 
 
 def _is_first_space(step: Mapping[str, Any]) -> bool:

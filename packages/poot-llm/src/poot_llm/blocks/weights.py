@@ -4,15 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
-from poot_executor.dtype import F32
+from poot_executor.dtype import F32, DType
 from poot_executor.errors import BindError
 from poot_executor.formats import Format
 from poot_executor.graph import primitives as p
+from poot_executor.graph.builder import Builder
 from poot_executor.graph.functional import embedding, linear, stored_weight
 from poot_executor.graph.traced import Traced
 from poot_executor.weights import WeightKey
 from poot_llm.blocks.step import Step
+
+
+class Recording(Protocol):
+    """A pass that is being recorded: a step, or an encoder's."""
+
+    @property
+    def builder(self) -> Builder:
+        """Where it is recorded."""
+        ...
+
+    @property
+    def activations(self) -> DType:
+        """What activations are rounded to before a contraction."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +43,7 @@ Weights = Mapping[WeightKey, StoredWeight]
 """Every weight of a checkpoint by role, as stored."""
 
 
-def read(step: Step, weights: Weights, key: WeightKey) -> tuple[Traced, Format]:
+def read(step: Recording, weights: Weights, key: WeightKey) -> tuple[Traced, Format]:
     """A weight as stored, with its format. Raises BindError where the checkpoint has no such role."""
     if key not in weights:
         raise BindError(f"the model reads weight {key}, which its weight map does not name")
@@ -35,12 +51,12 @@ def read(step: Step, weights: Weights, key: WeightKey) -> tuple[Traced, Format]:
     return stored_weight(step.builder, key, stored.format, stored.shape), stored.format
 
 
-def vector(step: Step, weights: Weights, key: WeightKey) -> Traced:
+def vector(step: Recording, weights: Weights, key: WeightKey) -> Traced:
     """A dense weight [n] -> f32[n]."""
     return p.cast(read(step, weights, key)[0], F32)
 
 
-def project(step: Step, weights: Weights, x: Traced, key: WeightKey, bias: WeightKey | None = None) -> Traced:
+def project(step: Recording, weights: Weights, x: Traced, key: WeightKey, bias: WeightKey | None = None) -> Traced:
     """x[m, k], rounded to the step's activations, times the weight [n, k] transposed, plus the bias
     [n] where it has one -> f32[m, n].
     """
