@@ -338,3 +338,35 @@ def test_a_guide_fills_the_slot_of_its_row(compiler: GuideCompiler, handle: Mode
     slots = SamplerSlots(Suffix.FULL, shape).fill({1: SamplerRow(0, params, mask=guide.mask())})
     assert slots[MASK].shape == slot_types(Suffix.FULL, shape)[MASK].shape
     assert slots[MASK][1].tolist() == guide.mask().tolist() and (slots[MASK][0] == 0xFFFFFFFF).all()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+def test_answers_of_a_model_are_what_was_asked_for(
+    compiler: GuideCompiler, handle: ModelHandle, temperature: float
+) -> None:
+    """A model of random weights, which would say anything, through the driver's steps."""
+    schema = {
+        "type": "object",
+        "properties": {"ok": {"type": "boolean"}, "name": {"enum": ["né", "東", "plain"]}},
+        "required": ["ok", "name"],
+        "additionalProperties": False,
+    }
+    specs = [
+        StructuredOutputs(json=schema),
+        StructuredOutputs(regex="[a-f]{3}-[0-9]{2}"),
+        StructuredOutputs(choice=("é",)),
+    ]
+    with fixture.driving(handle, capacity=128) as rig:
+        for seed, spec in enumerate(specs):
+            params = SamplingParams(temperature=temperature, seed=seed, structured_outputs=spec)
+            stream = rig.driver.generate([104, 277, 102], params, guide=compiler.compile(spec))
+            tokens = [given.token for given in stream]
+            text = handle.tokenizer.decode(tokens)
+            if spec.json is not None:
+                value = json.loads(text)
+                assert type(value["ok"]) is bool and value["name"] in ("né", "東", "plain")
+            elif spec.regex is not None:
+                assert re.fullmatch(spec.regex, text)
+            else:
+                assert text == "é"
+            assert tokens[-1] in handle.tokenizer.eos_ids

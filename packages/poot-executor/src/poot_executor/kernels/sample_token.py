@@ -35,8 +35,8 @@ from poot_executor.kernels.threefry import threefry
 
 VOCABULARY_MOST = 1 << 20
 """Ids up to which the halves of the mass fit."""
-NUCLEUS = 128
-"""Scores that are listed for a top-p without a top-k."""
+NUCLEUS = 256
+"""Scores that are listed for a top-p without a top-k, where half the buckets are as many."""
 
 
 @device
@@ -85,7 +85,7 @@ def sample_token(
         if min_p > 0.0:
             threshold = min(key_of(scaled(top + log(min_p), f32(1.0))), key_of(top))
 
-        wanted = select(most > 0, most, i32(NUCLEUS))
+        wanted = select(most > 0, most, i32(min(NUCLEUS, BUCKETS * step // 2)))
         if ((most > 0) | (top_p < 1.0)) & (wanted <= ENTRIES // 2):
             bound = bound_of(buckets, wanted)
             floor = max(bound, threshold)

@@ -1,0 +1,175 @@
+"""What choosing a token costs: `hatch run bench:suffix [MODEL] [--device NAME] ...`.
+
+A decode step is run with each suffix, and each suffix alone over given logits. Before anything is measured, every
+suffix must choose the same tokens for greedy rows. Shares are of the whole greedy step; times are medians of wall time.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from poot_executor.compile import CompileOptions, Program, compile
+from poot_executor.discover import open_device
+from poot_executor.dtype import F32
+from poot_executor.engine import Engine
+from poot_executor.executor import EntryId, ExecutableId
+from poot_executor.graph.builder import Builder
+from poot_executor.graph.graph import TensorType
+from poot_executor.graph.keys import SlotKey, SlotKind
+from poot_executor.settings import read_settings
+from poot_llm.blocks.step import LAST, POS, TOKEN, StepShape, begin_step
+from poot_llm.driver import compile_step
+from poot_llm.registry import ModelHandle, Models
+from poot_llm.sampling import (
+    History,
+    SamplerRow,
+    SamplerShape,
+    SamplerSlots,
+    SamplingParams,
+    Suffix,
+    allowed_bits,
+    append_suffix,
+)
+
+LOGITS = SlotKey(SlotKind.INPUT, "logits")
+Slots = dict[SlotKey, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A kind of row, and the suffix that its step has."""
+
+    name: str
+    suffix: Suffix
+    params: SamplingParams
+    guided: bool = False
+
+
+def requests() -> list[Request]:
+    """From nothing to everything."""
+    drawn = SamplingParams(temperature=0.8)
+    every = SamplingParams(
+        temperature=0.8, top_k=40, top_p=0.9, min_p=0.01, repetition_penalty=1.2, presence_penalty=0.5,
+        frequency_penalty=0.2, logit_bias={7 * i: 1.0 for i in range(300)}, logprobs=20,
+    )  # fmt: skip
+    return [
+        Request("greedy", Suffix.GREEDY, SamplingParams()),
+        Request("temperature", Suffix.SAMPLED, drawn),
+        Request("top-k and top-p", Suffix.SAMPLED, SamplingParams(temperature=0.8, top_k=40, top_p=0.9)),
+        Request("top-p alone", Suffix.SAMPLED, SamplingParams(temperature=0.8, top_p=0.9)),
+        Request("full, nothing used", Suffix.FULL, SamplingParams()),
+        Request("full, everything used", Suffix.FULL, every, guided=True),
+    ]
+
+
+def slots_of(request: Request, shape: StepShape, vocabulary: int, position: int) -> Slots:
+    """The slots of a decode step in which all rows are of one kind."""
+    rng = np.random.default_rng(0)
+    half = position // 2
+    history = History(rng.integers(0, vocabulary, half).tolist(), rng.integers(0, vocabulary, half).tolist())
+    mask = allowed_bits(vocabulary) if request.guided else None
+    rows = {row: SamplerRow(row, request.params, history, mask=mask) for row in range(shape.rows)}
+    filled = SamplerSlots(request.suffix, SamplerShape(shape.rows, vocabulary, shape.span)).fill(rows)
+    return {
+        TOKEN: np.full((shape.rows, 1), 7, np.int32), POS: np.full(shape.rows, position, np.int32),
+        LAST: np.zeros(shape.rows, np.int32), **filled,
+    }  # fmt: skip
+
+
+class Steps:
+    """A step of every suffix on one engine, over the same weights and states."""
+
+    def __init__(self, engine: Engine, executable: ExecutableId, make: Callable[[Suffix], Program]) -> None:
+        self.engine = engine
+        self.executable = executable
+        self.programs = {suffix: make(suffix) for suffix in Suffix}
+        self.entries: dict[Suffix, EntryId] = {}
+        for suffix, program in self.programs.items():
+            self.entries[suffix] = engine.add_entry(executable, program)
+            engine.prepare(executable, self.entries[suffix])
+
+    def run(self, suffix: Suffix, slots: Slots) -> Mapping[str, NDArray[Any]]:
+        """One step."""
+        return self.engine.step(self.executable, self.entries[suffix], slots)
+
+    def milliseconds(self, request: Request, slots: Slots, repeats: int) -> float:
+        """The median wall time of a step."""
+        self.run(request.suffix, slots)
+        times = []
+        for _ in range(repeats):
+            started = perf_counter()
+            self.run(request.suffix, slots)
+            times.append(perf_counter() - started)
+        return 1e3 * median(times)
+
+
+def suffix_alone(shape: StepShape, vocabulary: int, suffix: Suffix, target: Any) -> Program:
+    """A step of given logits."""
+    builder = Builder(f"suffix_{suffix.value}")
+    step = begin_step(builder, shape, vocabulary, F32)
+    append_suffix(step, suffix, builder.slot(LOGITS, TensorType((shape.rows, vocabulary), F32)))
+    return compile(builder.build(), target, CompileOptions())
+
+
+def check(steps: Steps, shape: StepShape, handle: ModelHandle, position: int) -> None:
+    """Exits where a suffix chooses another token for a greedy row, or the logprobs are none."""
+    vocabulary = handle.config.vocabulary
+    chosen = {}
+    for suffix in Suffix:
+        outputs = steps.run(suffix, slots_of(Request("", suffix, SamplingParams()), shape, vocabulary, position))
+        chosen[suffix] = outputs["token"].tolist()
+    if len({tuple(tokens) for tokens in chosen.values()}) != 1:
+        raise SystemExit(f"suffixes choose different tokens: {chosen}")
+    if outputs["top_ids"][:, 0].tolist() != chosen[Suffix.GREEDY] or not (np.diff(outputs["top_logprobs"]) <= 0).all():
+        raise SystemExit("the most likely ids are not those of the greatest logits")
+
+
+def main() -> None:
+    """Check, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("model", nargs="?", default="smollm2", help="name, GGUF file or folder (default: smollm2)")
+    parser.add_argument("--device", default="auto", help="as for `poot generate` (default: auto)")
+    parser.add_argument("--rows", type=int, default=1, help="rows of a step (default: 1)")
+    parser.add_argument("--capacity", type=int, default=2048, help="positions (default: 2048)")
+    parser.add_argument("--repeats", type=int, default=20, help="(default: 20)")
+    args = parser.parse_args()
+    device, choice = open_device(args.device, read_settings().device)
+    handle = Models().open(args.model)
+    vocabulary = handle.config.vocabulary
+    shape = StepShape(args.rows, 1, args.capacity, args.capacity)
+    position = args.capacity // 4
+    with Engine(device) as engine:
+        target = device.target
+        whole = Steps(
+            engine, engine.load_weights(handle.store, handle.weight_map),
+            lambda suffix: compile_step(handle, target, shape, suffix),
+        )  # fmt: skip
+        check(whole, shape, handle, position)
+        alone = Steps(
+            engine, engine.load_weights(handle.store, {}), lambda s: suffix_alone(shape, vocabulary, s, target)
+        )
+        logits = np.random.default_rng(1).normal(0, 3, (args.rows, vocabulary)).astype(np.float32)
+        print(f"{handle.name}, {vocabulary:,} ids, {args.rows} rows on {choice}")
+        print(f"{'':<22} {'step ms':>9} {'alone ms':>9} {'share':>7} {'dispatches':>11} {'slot bytes':>11}")
+        greedy = 0.0
+        for request in requests():
+            slots = slots_of(request, shape, vocabulary, position)
+            step = whole.milliseconds(request, slots, args.repeats)
+            own = alone.milliseconds(request, {**slots, LOGITS: logits}, args.repeats)
+            greedy = greedy or step
+            count = len(alone.programs[request.suffix].dispatches)
+            size = sum(array.nbytes for array in slots.values())
+            print(f"{request.name:<22} {step:>9.2f} {own:>9.2f} {own / greedy:>7.1%} {count:>11} {size:>11,}")
+    device.close()
+
+
+if __name__ == "__main__":
+    main()
