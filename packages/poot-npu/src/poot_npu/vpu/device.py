@@ -1,0 +1,223 @@
+"""`VpuDevice`: whole graphs as OpenVINO models. Memory is the host's, and models read and write it where it lies."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from poot_executor.compile.program import Program, WeightUse
+from poot_executor.compile.target import Target
+from poot_executor.device import Bindings, Buffer, BufferKind, Device, MemoryInfo, Recording
+from poot_executor.errors import DeviceError, DeviceLost, DeviceTimeout, OutOfMemory, Poisoned
+from poot_executor.settings import DeviceSettings
+from poot_executor.weights import StoredTensor
+from poot_npu.vpu.caps import caps_of
+from poot_npu.vpu.memory import Memory, available, memory_of, zeros
+from poot_npu.vpu.model import Lowered, lower_program
+from poot_npu.vpu.modes import Mode
+from poot_npu.vpu.recording import VpuRecording, bind
+from poot_npu.vpu.weight_uses import Dense
+from poot_npu.vpu.weights import Planes, plane_bytes, planes, take_apart
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """A replay: its recording, whether the rest of it was done, and what it raised."""
+
+    recording: VpuRecording
+    done: bool = False
+    fault: DeviceError | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Models:
+    """A program's compiled models over the same weights, for all of its recordings."""
+
+    program: Program
+    weights: tuple[Buffer, ...]
+    lowered: Lowered
+    compiled: tuple[Any, ...]
+    users: set[VpuRecording] = field(default_factory=set)
+
+
+class VpuDevice(Device):
+    """One OpenVINO device in one mode."""
+
+    def __init__(self, core: Any, mode: Mode, settings: DeviceSettings) -> None:
+        self.mode = mode
+        self._core = core
+        self._settings = settings
+        self._target = Target(f"vpu-{mode.selector}", caps_of(mode))
+        self._used = dict.fromkeys(BufferKind, 0)
+        self._live: set[Buffer] = set()
+        self._models: list[Models] = []
+        self._flights: deque[Flight] = deque()
+        self._seconds: float | None = None
+        self._unusable = ""
+
+    @property
+    def target(self) -> Target:
+        """Whole graphs of the primitives in the table."""
+        return self._target
+
+    def allocate(self, kind: BufferKind, nbytes: int) -> Buffer:
+        """Zeros."""
+        self._require()
+        return self._adopted(kind, nbytes, Memory(zeros(kind, nbytes)))
+
+    def free(self, buffer: Buffer) -> None:
+        """Forget it; a second time does nothing."""
+        self._require()
+        if buffer in self._live:
+            self._live.remove(buffer)
+            self._used[buffer.kind] -= buffer.nbytes
+            buffer.handle = None
+
+    def upload(self, use: WeightUse, stored: StoredTensor) -> Buffer:
+        """A packed weight as planes, a dense one as it is."""
+        self._require()
+        if not use.layout.format.is_packed:
+            buffer = self.allocate(BufferKind.WEIGHT, stored.data.nbytes)
+            memory_of(buffer).data[:] = stored.data.reshape(-1)
+            return buffer
+        memory = zeros(BufferKind.WEIGHT, plane_bytes(use.layout))
+        parts = planes(use.layout, memory)
+        take_apart(np.asarray(stored.data), parts)
+        return self._adopted(BufferKind.WEIGHT, memory.nbytes, Memory(memory, parts))
+
+    def lower(self, program: Program, bindings: Bindings) -> VpuRecording:
+        """Compile the program's models, where another recording of it has not, and bind them."""
+        self._require()
+        weights = tuple(bindings.weights.values())
+        models = next((m for m in self._models if m.program is program and m.weights == weights), None)
+        if models is None:
+            models = self._compiled(program, bindings, weights)
+        recording = bind(models.lowered, models.compiled, program, bindings)
+        if models not in self._models:
+            self._models.append(models)
+        models.users.add(recording)
+        return recording
+
+    def replay(self, recording: Recording) -> None:
+        """Finish what was submitted before, then submit."""
+        self._require()
+        assert isinstance(recording, VpuRecording)
+        self._finish_all()
+        flight = Flight(recording)
+        try:
+            recording.start()
+        except RuntimeError as error:
+            raise self._lost(error) from error
+        self._flights.append(flight)
+
+    def synchronize(self) -> None:
+        """Wait for the oldest replay that was not waited for, and raise what it left."""
+        self._require()
+        if not self._flights:
+            return
+        flight = self._flights.popleft()
+        self._finish(flight)
+        if flight.fault is not None:
+            raise flight.fault
+
+    def write(self, buffer: Buffer, data: bytes | memoryview | NDArray[Any], offset: int = 0) -> None:
+        """Copy bytes in, once no submitted replay uses the buffer."""
+        self._require()
+        self._settle(buffer)
+        flat = np.frombuffer(data, np.uint8)
+        memory_of(buffer).data[offset : offset + flat.size] = flat
+
+    def read(self, buffer: Buffer, out: memoryview | NDArray[Any], offset: int = 0) -> None:
+        """Copy bytes out, once no submitted replay writes the buffer."""
+        self._require()
+        self._settle(buffer)
+        flat = np.frombuffer(out, np.uint8)
+        flat[:] = memory_of(buffer).data[offset : offset + flat.size]
+
+    def memory(self) -> MemoryInfo:
+        """What is allocated, and what the host can still give."""
+        self._require()
+        return MemoryInfo(dict(self._used), available(), None)
+
+    def device_time(self) -> float | None:
+        """Not known: the runtime counts nodes, and only where it is told to."""
+        return self._seconds
+
+    def release(self, recording: Recording) -> None:
+        """Forget its requests; the models go with the last recording of their program."""
+        assert isinstance(recording, VpuRecording)
+        for models in self._models:
+            models.users.discard(recording)
+        self._models = [models for models in self._models if models.users]
+
+    def close(self) -> None:
+        """Wait for what was submitted, and drop everything."""
+        if not self._unusable:
+            for flight in self._flights:
+                self._finish(flight)
+        self._flights.clear()
+        self._models.clear()
+        for buffer in self._live:
+            buffer.handle = None
+        self._live.clear()
+        self._unusable = self._unusable or "it was closed"
+
+    def _adopted(self, kind: BufferKind, nbytes: int, memory: Memory) -> Buffer:
+        buffer = Buffer(kind, nbytes, memory)
+        self._live.add(buffer)
+        self._used[kind] += nbytes
+        return buffer
+
+    def _compiled(self, program: Program, bindings: Bindings, held: tuple[Buffer, ...]) -> Models:
+        weights: dict[Any, Planes | Dense] = {}
+        for key, buffer in bindings.weights.items():
+            memory = memory_of(buffer)
+            weights[key] = memory.planes if isinstance(memory.planes, Planes) else Dense(memory.data)
+        lowered = lower_program(program, weights, not self.mode.exact)
+        try:
+            compiled = tuple(None if m is None else self._compile(m.model) for m in lowered.models)
+        except MemoryError:
+            need = sum(buffer.nbytes for buffer in bindings.weights.values())
+            raise OutOfMemory(need, available(), None, "a compiled model") from None
+        return Models(program, held, lowered, compiled)
+
+    def _compile(self, model: Any) -> Any:
+        return self._core.compile_model(model, self.mode.device, dict(self.mode.properties()))
+
+    def _finish_all(self) -> None:
+        for flight in self._flights:
+            self._finish(flight)
+
+    def _settle(self, buffer: Buffer) -> None:
+        if any(buffer in flight.recording.touched for flight in self._flights if not flight.done):
+            self._finish_all()
+
+    def _finish(self, flight: Flight) -> None:
+        """Wait for a replay and do the host's part; what it raises is kept for `synchronize`."""
+        if flight.done:
+            return
+        flight.done = True
+        start = monotonic()
+        try:
+            flight.recording.complete(self._settings.timeout)
+        except DeviceError as error:
+            flight.fault = error
+            if isinstance(error, DeviceTimeout):
+                self._unusable = str(error)
+        except RuntimeError as error:
+            flight.fault = self._lost(error)
+        self._seconds = None
+        del start
+
+    def _lost(self, error: Exception) -> DeviceLost:
+        self._unusable = f"OpenVINO failed: {' '.join(str(error).split())}"
+        return DeviceLost(self._unusable)
+
+    def _require(self) -> None:
+        if self._unusable:
+            raise Poisoned(f"vpu:{self.mode.selector} cannot be used any more: {self._unusable}")

@@ -1,0 +1,127 @@
+"""From a program to OpenVINO models: what each reads, computes and leaves, by the memory that it is bound to later."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import openvino
+from openvino import opset15 as op
+
+from poot_executor.compile.program import Program
+from poot_executor.dtype import DType
+from poot_executor.errors import Unsupported
+from poot_executor.graph.graph import Graph, Input, Value
+from poot_executor.weights import WeightKey
+from poot_npu.vpu.lowering import Lowering
+from poot_npu.vpu.nodes import WORD_TYPES, Node, constant, integer, loaded, stored
+from poot_npu.vpu.packed import shared
+from poot_npu.vpu.plan import Plan, Stage, make_plan
+from poot_npu.vpu.rewrite import Rewrites, float_flags
+from poot_npu.vpu.table import ROWS
+from poot_npu.vpu.weight_uses import Dense, Table, WeightNodes, Weights, weight_rewrites
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageModel:
+    """A model of one stage. Parameters in order are `reads` then `tables`; results are `writes` and, where there are
+    `faults` (names of operations), one i32 vector of theirs. `keep` are arrays that its constants share."""
+
+    model: openvino.Model
+    reads: tuple[Value, ...]
+    tables: tuple[Table, ...]
+    writes: tuple[Value, ...]
+    faults: tuple[str, ...]
+    keep: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lowered:
+    """A program as models, with the plan that says what is between and behind them."""
+
+    graph: Graph
+    plan: Plan
+    models: tuple[StageModel | None, ...]
+
+
+def lower_program(program: Program, weights: Weights, fast: bool) -> Lowered:
+    """Raises Unsupported naming the operation."""
+    graph = program.graph
+    made = WeightNodes(fast)
+    rewrites = {**float_flags(graph), **weight_rewrites(graph, weights, made)}
+    plan = make_plan(graph, rewrites)
+    models = []
+    for number, stage in enumerate(plan.stages):
+        made.tables.clear()
+        made.keep.clear()
+        models.append(_stage_model(graph, plan, number, stage, rewrites, weights, made))
+    return Lowered(graph, plan, tuple(models))
+
+
+def _stage_model(
+    graph: Graph, plan: Plan, number: int, stage: Stage, rewrites: Rewrites, weights: Weights, made: WeightNodes
+) -> StageModel | None:
+    """None for a stage that has nothing to compute and hands nothing on."""
+    low = Lowering(graph)
+    parameters: dict[Value, Node] = {}
+    mine = set(stage.values)
+    writes = [v for v in plan.crossing if v in mine]
+
+    def require(value: Value) -> None:
+        if value not in low.nodes:
+            low.nodes[value] = _source(graph, value, weights, parameters, made)
+
+    for value in stage.values:
+        equation = graph.equation(value)
+        assert equation is not None
+        rewrite = rewrites.get(value)
+        for operand in equation.inputs if rewrite is None else rewrite.inputs:
+            require(operand)
+        low.nodes[value] = ROWS[equation.op](low, equation) if rewrite is None else rewrite.build(low)
+    results = [op.result(_handed_on(low.nodes[value], value)) for value in writes]
+    if low.faults:
+        results.append(op.result(op.concat([node for _, node in low.faults], 0)))
+    if not results:
+        return None
+    inputs = [*parameters.values(), *(node for node, _ in made.tables)]
+    model = openvino.Model(results, inputs, f"{graph.name}_{number}")
+    tables = tuple(table for _, table in made.tables)
+    names = tuple(name for name, _ in low.faults)
+    return StageModel(model, tuple(parameters), tables, tuple(writes), names, tuple(made.keep))
+
+
+def _handed_on(node: Node, value: Value) -> Node:
+    """A result as memory holds it. A parameter that is a result as it stands is moved, or nothing would be written."""
+    if value.dtype in (DType.I32, DType.U32):
+        node = op.bitwise_or(node, integer(0))
+    return stored(node, value.dtype)
+
+
+def _source(graph: Graph, value: Value, weights: Weights, parameters: dict[Value, Node], made: WeightNodes) -> Node:
+    """The node of a value that this model does not compute: a constant, a weight, or what memory holds."""
+    found = graph.definition(value)
+    if isinstance(found, Input):
+        if found.data is not None:
+            return constant(found.data, value.dtype)
+        if isinstance(found.key, WeightKey):
+            return _dense(found, weights[found.key], made)
+    node = op.parameter(openvino.Shape(list(value.shape)), WORD_TYPES[value.dtype])
+    parameters[value] = node
+    return loaded(node, value.dtype)
+
+
+def _dense(entry: Input, weight: Any, made: WeightNodes) -> Node:
+    type = entry.value.type
+    if not isinstance(weight, Dense):
+        raise Unsupported(f"weight {entry.key}", "vpu uses packed weights in contractions and as rows by index alone")
+    made.keep.append(weight.memory)
+    return loaded(
+        op.constant(shared(_typed(weight.memory, entry.value), type.shape, WORD_TYPES[type.dtype])), type.dtype
+    )
+
+
+def _typed(memory: Any, value: Value) -> Any:
+    """Bytes as an array of the elements' size."""
+    sizes = {1: np.uint8, 2: np.uint16, 4: np.uint32}
+    return memory[: value.type.nbytes].view(sizes[value.dtype.size])

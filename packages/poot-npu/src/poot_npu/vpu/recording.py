@@ -1,0 +1,247 @@
+"""A recording: models bound to memory, and what the host does between and behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+import numpy as np
+import openvino
+from numpy.typing import NDArray
+
+from poot_executor.compile.program import Program
+from poot_executor.device import Bindings, Buffer
+from poot_executor.dtype import from_bytes, to_bytes
+from poot_executor.errors import DeviceTimeout, KernelFault
+from poot_executor.graph.graph import Graph, Input, Value
+from poot_executor.graph.keys import SlotKey, StateKey
+from poot_executor.graph.ops import OPS
+from poot_executor.weights import WeightKey
+from poot_npu.vpu.lowering import NO_FAULT
+from poot_npu.vpu.memory import bytes_of, memory_of
+from poot_npu.vpu.model import Lowered, StageModel
+from poot_npu.vpu.nodes import WORD_TYPES
+from poot_npu.vpu.packed import shared
+from poot_npu.vpu.plan import RowUpdate, WholeUpdate
+
+Bytes = NDArray[np.uint8]
+_ELEMENTS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
+MILLISECONDS = 1000.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BoundStage:
+    """A model's request over its memory, where there is a model, and the host's part behind it."""
+
+    request: Any
+    faults: NDArray[np.int32]
+    names: tuple[str, ...]
+    host: tuple[Callable[[], None], ...]
+    keep: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VpuRecording:
+    """One step over fixed memory. `touched` are the buffers that a replay reads or writes."""
+
+    stages: tuple[BoundStage, ...]
+    finish: tuple[Callable[[], None], ...]
+    touched: frozenset[Buffer]
+
+    def start(self) -> None:
+        """Submit the first model; it returns at once."""
+        first = self.stages[0]
+        if first.request is not None:
+            first.request.start_async()
+
+    def complete(self, timeout: float) -> None:
+        """Wait for it, then do the rest. Raises KernelFault for an index that was out of range, DeviceTimeout."""
+        deadline = monotonic() + timeout
+        for number, stage in enumerate(self.stages):
+            if stage.request is not None:
+                if number:
+                    stage.request.start_async()
+                if not stage.request.wait_for(max(int((deadline - monotonic()) * MILLISECONDS), 1)):
+                    raise DeviceTimeout("a step on OpenVINO", timeout)
+            for name, place in zip(stage.names, stage.faults.tolist(), strict=True):
+                if place != NO_FAULT:
+                    raise KernelFault(name, place)
+            for work in stage.host:
+                work()
+        for work in self.finish:
+            work()
+
+
+def bind(lowered: Lowered, compiled: Sequence[Any], program: Program, bindings: Bindings) -> VpuRecording:
+    """Requests of the compiled models over this memory."""
+    homes = _Homes(lowered.graph, program, bindings)
+    stages = []
+    for model, made, stage in zip(lowered.models, compiled, lowered.plan.stages, strict=True):
+        request, faults, names = None, np.empty(0, np.int32), ()
+        keep: list[Any] = []
+        if model is not None:
+            request, faults, names = (
+                made.create_infer_request(),
+                np.full(len(model.faults), NO_FAULT, np.int32),
+                model.faults,
+            )
+            keep = _bound(request, model, homes, faults)
+        host = tuple(_host_step(lowered.graph, equation, homes) for equation in stage.host)
+        stages.append(BoundStage(request, faults, names, host, tuple(keep)))
+    finish = [*homes.outputs(), *_row_updates(lowered, homes), *homes.replaced(lowered)]
+    buffers = [*bindings.states.values(), bindings.inputs.buffer, bindings.outputs.buffer]
+    return VpuRecording(tuple(stages), tuple(finish), frozenset(buffers))
+
+
+def _bound(request: Any, model: StageModel, homes: _Homes, faults: NDArray[np.int32]) -> list[Any]:
+    keep: list[Any] = [model.keep]
+    for place, value in enumerate(model.reads):
+        keep.append(homes.tensor(value))
+        request.set_input_tensor(place, keep[-1])
+    for place, table in enumerate(model.tables, len(model.reads)):
+        keep.append(shared(table.array, table.shape, table.type))
+        request.set_input_tensor(place, keep[-1])
+    for place, value in enumerate(model.writes):
+        keep.append(homes.tensor(value))
+        request.set_output_tensor(place, keep[-1])
+    if model.faults:
+        keep.append(openvino.Tensor(faults, shared_memory=True))
+        request.set_output_tensor(len(model.writes), keep[-1])
+    return keep
+
+
+class _Homes:
+    """Where each value lies between models: a slot, a state, a place of the output block, or memory of its own."""
+
+    def __init__(self, graph: Graph, program: Program, bindings: Bindings) -> None:
+        self._graph = graph
+        self._bindings = bindings
+        self._inputs, self._outputs = bytes_of(bindings.inputs), bytes_of(bindings.outputs)
+        self._slots = {slot.key: slot.offset for slot in program.slots}
+        self._fields: list[tuple[Value, Bytes]] = [
+            (graph.outputs[field.name], self._outputs[field.offset :]) for field in program.outputs
+        ] + [(value, self._outputs[at:]) for value, at in zip(graph.checks, program.checks, strict=True)]
+        self._places: dict[Value, Bytes] = {}
+        for value, memory in self._fields:
+            if graph.input(value) is None:
+                self._places.setdefault(value, memory[: value.type.nbytes])
+        self._own: dict[Value, Bytes] = {}
+
+    def bytes(self, value: Value) -> Bytes:
+        """The memory of a value that is read."""
+        if value not in self._places:
+            self._places[value] = self._find(value)
+        return self._places[value]
+
+    def tensor(self, value: Value) -> Any:
+        """A tensor over it."""
+        memory = self.bytes(value).view(_ELEMENTS[value.dtype.size])
+        return shared(memory, value.shape, WORD_TYPES[value.dtype])
+
+    def state(self, key: StateKey, nbytes: int) -> Bytes:
+        """A state's first bytes: a smaller entry sees the first rows of a longer buffer."""
+        return memory_of(self._bindings.states[key]).data[:nbytes]
+
+    def outputs(self) -> list[Callable[[], None]]:
+        """Results that lie elsewhere: what a step was given, before any state changes, and what is a result twice."""
+        pairs = [(self.bytes(value), memory[: value.type.nbytes]) for value, memory in self._fields]
+        return [_copy(source, target) for source, target in pairs if source.ctypes.data != target.ctypes.data]
+
+    def replaced(self, lowered: Lowered) -> list[Callable[[], None]]:
+        """States that are replaced as a whole: every new value is taken before the first is written, since one state
+        may become what another was."""
+        updates = [u for u in lowered.plan.updates if isinstance(u, WholeUpdate)]
+        pairs = [(self.bytes(u.after), self.state(u.key, u.after.type.nbytes)) for u in updates]
+        inputs = [self._graph.input(u.after) is not None for u in updates]
+
+        def work() -> None:
+            taken = [source.copy() if given else source for (source, _), given in zip(pairs, inputs, strict=True)]
+            for source, (_, target) in zip(taken, pairs, strict=True):
+                target[:] = source
+
+        return [work] if pairs else []
+
+    def _find(self, value: Value) -> Bytes:
+        found = self._graph.definition(value)
+        if isinstance(found, Input):
+            if isinstance(found.key, SlotKey):
+                at = self._slots[found.key]
+                return self._inputs[at : at + value.type.nbytes]
+            if isinstance(found.key, StateKey):
+                return self.state(found.key, value.type.nbytes)
+            if isinstance(found.key, WeightKey):
+                return memory_of(self._bindings.weights[found.key]).data[: value.type.nbytes]
+            if found.data is not None:
+                return np.frombuffer(to_bytes(found.data, value.dtype), np.uint8)
+        return np.zeros(max(value.type.nbytes, 4), np.uint8)[: value.type.nbytes]
+
+
+def _copy(source: Bytes, target: Bytes) -> Callable[[], None]:
+    def work() -> None:
+        target[:] = source
+
+    return work
+
+
+def _host_step(graph: Graph, equation: Any, homes: _Homes) -> Callable[[], None]:
+    """An equation by the op table's own rule."""
+    row, out = OPS[equation.op], equation.output
+
+    def source(value: Value) -> Callable[[], Any]:
+        found = graph.definition(value)
+        if isinstance(found, Input) and found.data is not None:
+            return lambda: found.data
+        memory = homes.bytes(value)
+        return lambda: from_bytes(memory, value.dtype, value.shape)
+
+    sources = [source(value) for value in equation.inputs]
+    target = homes.bytes(out)
+
+    def work() -> None:
+        result = row.evaluate([read() for read in sources], equation.params, out.type)
+        target[:] = np.frombuffer(to_bytes(result, out.dtype), np.uint8)
+
+    return work
+
+
+def _row_updates(lowered: Lowered, homes: _Homes) -> list[Callable[[], None]]:
+    """States whose rows are replaced: those with one index together."""
+    groups: dict[Value, list[tuple[Bytes, Bytes]]] = {}
+    for update in lowered.plan.updates:
+        if isinstance(update, RowUpdate):
+            type, rows = update.equation.output.type, update.rows
+            shape = (type.shape[0], -1)
+            state = homes.state(update.key, type.nbytes).reshape(shape)
+            new = homes.bytes(rows).reshape(rows.shape[0], -1)
+            groups.setdefault(update.index, []).append((_wide(state), _wide(new)))
+    return [_rows_written(homes.bytes(index), pairs) for index, pairs in groups.items()]
+
+
+def _wide(rows: Bytes) -> NDArray[Any]:
+    """Rows of bytes in larger elements, where they fill them."""
+    return rows.view(np.uint64) if rows.shape[1] % 8 == 0 and rows.ctypes.data % 8 == 0 else rows
+
+
+def _rows_written(index: Bytes, pairs: list[tuple[NDArray[Any], NDArray[Any]]]) -> Callable[[], None]:
+    places = index.view(np.int32)
+    limit = pairs[0][0].shape[0]
+
+    def work() -> None:
+        wanted = places.tolist()
+        beyond = [n for n, place in enumerate(wanted) if place >= limit]
+        if beyond:
+            raise KernelFault("scatter_update", beyond[0])
+        if len(wanted) == 1:
+            place = wanted[0]
+            if place >= 0:
+                for state, new in pairs:
+                    state[place] = new[0]
+            return
+        kept = places >= 0
+        at = places[kept]
+        for state, new in pairs:
+            state[at] = new[kept]
+
+    return work

@@ -1,0 +1,17 @@
+"""The device contract, on OpenVINO's CPU plug-in."""
+
+import pytest
+
+from poot_eval.conformance import DeviceConformance, open_or_skip
+
+pytestmark = pytest.mark.device("vpu")
+
+
+@pytest.fixture(scope="module")
+def device():
+    with open_or_skip("vpu:cpu") as opened:
+        yield opened
+
+
+class TestVpu(DeviceConformance):
+    """Inherits every contract test; overrides none."""
