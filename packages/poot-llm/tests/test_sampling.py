@@ -163,12 +163,14 @@ def test_slots_follow_rows_that_come_and_go(rng: np.random.Generator) -> None:
         SamplingParams(logit_bias={3: 2.0, 69: -1.0}, logprobs=3), SamplingParams(allowed_token_ids=(0, 69)),
         SamplingParams(min_tokens=2, repetition_penalty=1.5, temperature=1.0),
     ]  # fmt: skip
-    for _ in range(60):
+    for _ in range(150):
         rows = {}
         for place in range(4):
             if rng.random() < 0.7:
                 params = choices[rng.integers(len(choices))]
-                history = History(rng.integers(0, 70, 5).tolist(), rng.integers(0, 70, 5).tolist())
+                history = History(
+                    rng.integers(0, 70, rng.integers(6)).tolist(), rng.integers(0, 70, rng.integers(6)).tolist()
+                )
                 mask = allowed_bits(70, (0, 1, 2, 69)) if rng.random() < 0.3 else None
                 banned = (1, 2) if rng.random() < 0.3 else ()
                 rows[place] = SamplerRow(int(rng.integers(1 << 40)), params, history, rng.random() < 0.5, mask, banned)

@@ -51,107 +51,134 @@ class SamplerRow:
     banned: tuple[int, ...] = ()
 
 
+NEUTRAL = SamplingParams()
+"""The parameters of a row that is not used."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """What the arrays hold of one row: seed and parameters, whether these penalize and which ids they allow, the length
+    of the history, and whether the mask rules anything out.
+    """
+
+    seed: int = 0
+    params: SamplingParams = NEUTRAL
+    penalizes: bool = False
+    allowed: NDArray[np.uint32] | None = None
+    length: int = 0
+    masked: bool = False
+
+
 class SamplerSlots:
-    """The slots of one suffix and shape. Arrays are made once; `fill` writes the rows that change.
+    """The slots of one suffix and shape. Arrays are made once; `fill` writes what changes.
 
     One step's arrays are the next one's: hand them to the executor, which takes the bytes, before filling again.
     """
 
-    __slots__ = ("_arrays", "_fixed", "shape", "suffix")
+    __slots__ = ("_all", "_arrays", "_held", "_used", "shape", "suffix")
 
     def __init__(self, suffix: Suffix, shape: SamplerShape) -> None:
         self.suffix = suffix
         self.shape = shape
         types = slot_types(suffix, shape)
         self._arrays: dict[SlotKey, NDArray[Any]] = {key: np.zeros(t.shape, t.dtype.numpy) for key, t in types.items()}
-        self._fixed: list[tuple[int, SamplingParams] | None] = [None] * shape.rows
-        """By row, the seed and parameters whose values the arrays hold; None is neutral."""
-        if suffix is not Suffix.GREEDY:
-            for row in range(shape.rows):
-                self._write_fixed(row, None)
+        self._held = [_Held() for _ in range(shape.rows)]
+        self._used: set[int] = set()
         if suffix is Suffix.FULL:
+            self._all = allowed_bits(shape.vocabulary)
             self._arrays[HISTORY].fill(NO_ID)
             self._arrays[MASK].fill(EVERY_BIT)
+        for row, held in enumerate(self._held):
+            self._write_params(row, held)
 
     def fill(self, rows: Mapping[int, SamplerRow]) -> Mapping[SlotKey, NDArray[Any]]:
         """The slots of a step with these rows; the others are greedy and neutral.
 
-        Raises BindError for a row that this suffix does not serve, that is beyond the shape, or whose history is
-        missing or too long; RequestError for a row of which nothing may be chosen.
+        Raises BindError for a row that this suffix does not serve, that is beyond the shape, or whose history or mask
+        is missing or does not fit; RequestError for a row of which nothing may be chosen.
         """
+        full = self.suffix is Suffix.FULL
+        for row in self._used.difference(rows):
+            self._take(row, 0, NEUTRAL)
+            if full:
+                self._write_history(row, None, ahead=False)
+                self._write_mask(row, None, ())
         for row, item in rows.items():
-            self._check(row, item)
-        if self.suffix is Suffix.GREEDY:
-            return self._arrays
-        for row in range(self.shape.rows):
-            item = rows.get(row)
-            fixed = None if item is None else (item.seed, item.params)
-            held = self._fixed[row]
-            same = held is fixed or (held and fixed and held[0] == fixed[0] and held[1] is fixed[1])
-            if not same:
-                self._write_fixed(row, fixed)
-            if self.suffix is Suffix.FULL:
-                self._write_history(row, item)
-                self._write_mask(row, item)
+            if not 0 <= row < self.shape.rows:
+                raise BindError(f"row {row} of a step of {self.shape.rows} rows")
+            held = self._held[row]
+            if held.params is not item.params or held.seed != item.seed:
+                self._take(row, item.seed, item.params)
+            if full:
+                self._write_history(row, item.history, ahead=item.ahead)
+                self._write_mask(row, item.mask, item.banned)
+            elif item.mask is not None or item.banned:
+                raise BindError(f"row {row} has a mask, and the step's suffix {self.suffix.value} has none")
+        self._used = set(rows)
         return self._arrays
 
-    def _check(self, row: int, item: SamplerRow) -> None:
-        if not 0 <= row < self.shape.rows:
-            raise BindError(f"row {row} of a step of {self.shape.rows} rows")
-        if not self.suffix.serves(item.params.suffix):
-            raise BindError(f"row {row} needs the suffix {item.params.suffix.value}, the step has {self.suffix.value}")
-        if item.params.penalizes and item.history is None:
-            raise BindError(f"row {row} penalizes what came before, and no history is given")
-        if item.history is not None and len(item.history) > self.shape.history:
-            raise BindError(f"row {row} holds {len(item.history)} ids, the step {self.shape.history}")
-        if self.suffix is not Suffix.FULL and (item.mask is not None or item.banned):
-            raise BindError(f"row {row} has a mask, and the step's suffix {self.suffix.value} has none")
+    def _take(self, row: int, seed: int, params: SamplingParams) -> None:
+        if not self.suffix.serves(params.suffix):
+            raise BindError(f"row {row} needs the suffix {params.suffix.value}, the step has {self.suffix.value}")
+        self._used.add(row)
+        held = self._held[row]
+        held.seed, held.params, held.penalizes = seed, params, params.penalizes
+        self._write_params(row, held)
 
-    def _write_fixed(self, row: int, fixed: tuple[int, SamplingParams] | None) -> None:
-        self._fixed[row] = fixed
-        seed, params = (0, NEUTRAL) if fixed is None else fixed
-        arrays = self._arrays
-        arrays[SEED][row] = seed & 0xFFFFFFFF, seed >> 32
+    def _write_params(self, row: int, held: _Held) -> None:
+        arrays, params = self._arrays, held.params
+        if self.suffix is Suffix.GREEDY:
+            return
+        arrays[SEED][row] = held.seed & 0xFFFFFFFF, held.seed >> 32
         arrays[PARAMS][row] = params.settings()
         arrays[TOP_K][row] = 0 if params.greedy else params.top_k
         if self.suffix is Suffix.FULL:
             arrays[PENALTIES][row] = params.penalties()
-            bias = params.logit_bias
+            bias, allowed = params.logit_bias, params.allowed_token_ids
             arrays[BIAS_IDS][row] = NO_ID
             arrays[BIAS_VALUES][row] = 0
             arrays[BIAS_IDS][row, : len(bias)] = list(bias)
             arrays[BIAS_VALUES][row, : len(bias)] = list(bias.values())
+            held.allowed = None if allowed is None else allowed_bits(self.shape.vocabulary, allowed)
 
-    def _write_history(self, row: int, item: SamplerRow | None) -> None:
-        ids, counts = self._arrays[HISTORY][row], self._arrays[COUNTS][row]
-        history = item.history if item is not None and item.params.penalizes else None
-        length = 0 if history is None else len(history)
-        if history is not None:
-            ids[:length] = history.ids
-            counts[:length] = history.counts
-        self._arrays[AHEAD][row] = history is not None and item is not None and item.ahead
-        ids[length:] = NO_ID
-        counts[length:] = 0
-
-    def _write_mask(self, row: int, item: SamplerRow | None) -> None:
-        words = self._arrays[MASK][row]
-        if item is None or (item.mask is None and not item.banned and item.params.allowed_token_ids is None):
-            words[:] = EVERY_BIT
+    def _write_history(self, row: int, history: History | None, *, ahead: bool) -> None:
+        held = self._held[row]
+        if not held.penalizes:
+            history = None
+        elif history is None:
+            raise BindError(f"row {row} penalizes what came before, and no history is given")
+        self._arrays[AHEAD][row] = history is not None and ahead
+        before, length = held.length, 0 if history is None else len(history)
+        if history is None and not before:
             return
-        words[:] = allowed_bits(self.shape.vocabulary, item.params.allowed_token_ids)
-        if item.mask is not None:
-            if item.mask.shape != words.shape or item.mask.dtype != words.dtype:
-                raise BindError(f"row {row} has a mask {item.mask.dtype}{item.mask.shape}, not uint32{words.shape}")
-            words &= item.mask
-        for id in item.banned:
+        if length > self.shape.history:
+            raise BindError(f"row {row} holds {length} ids, the step {self.shape.history}")
+        held.length = length
+        if history is not None:
+            self._arrays[HISTORY][row, :length] = history.ids
+            self._arrays[COUNTS][row, :length] = history.counts
+        if length < before:
+            self._arrays[HISTORY][row, length:before] = NO_ID
+            self._arrays[COUNTS][row, length:before] = 0
+
+    def _write_mask(self, row: int, mask: NDArray[np.uint32] | None, banned: tuple[int, ...]) -> None:
+        held = self._held[row]
+        if mask is None and not banned and held.allowed is None:
+            if held.masked:
+                self._arrays[MASK][row] = EVERY_BIT
+                held.masked = False
+            return
+        words = self._arrays[MASK][row]
+        if mask is not None and (mask.shape != words.shape or mask.dtype != words.dtype):
+            raise BindError(f"row {row} has a mask {mask.dtype}{mask.shape}, not uint32{words.shape}")
+        held.masked = True
+        allowed = self._all if held.allowed is None else held.allowed
+        np.bitwise_and(allowed, allowed if mask is None else mask, words)
+        for id in banned:
             if 0 <= id < self.shape.vocabulary:
                 words[id >> 5] &= np.uint32(EVERY_BIT ^ (1 << (id & 31)))
         if not words.any():
             raise RequestError(f"row {row}: its mask, allowed_token_ids and min_tokens leave no token to choose")
-
-
-NEUTRAL = SamplingParams()
-"""The parameters of a row that is not used."""
 
 
 def allowed_bits(vocabulary: int, ids: tuple[int, ...] | None = None) -> NDArray[np.uint32]:
