@@ -122,12 +122,14 @@ def suffix_alone(shape: StepShape, vocabulary: int, suffix: Suffix, target: Any)
 def check(steps: Steps, shape: StepShape, handle: ModelHandle, position: int) -> None:
     """Exits where a suffix chooses another token for a greedy row, or the logprobs are none."""
     vocabulary = handle.config.vocabulary
-    chosen = {}
-    for suffix in Suffix:
-        outputs = steps.run(suffix, slots_of(Request("", suffix, SamplingParams()), shape, vocabulary, position))
-        chosen[suffix] = outputs["token"].tolist()
+    given = {
+        suffix: steps.run(suffix, slots_of(Request("", suffix, SamplingParams()), shape, vocabulary, position))
+        for suffix in Suffix
+    }
+    chosen = {suffix: outputs["token"].tolist() for suffix, outputs in given.items()}
     if len({tuple(tokens) for tokens in chosen.values()}) != 1:
         raise SystemExit(f"suffixes choose different tokens: {chosen}")
+    outputs = given[Suffix.FULL]
     if outputs["top_ids"][:, 0].tolist() != chosen[Suffix.GREEDY] or not (np.diff(outputs["top_logprobs"]) <= 0).all():
         raise SystemExit("the most likely ids are not those of the greatest logits")
 

@@ -1,6 +1,7 @@
 """The sampled draw on devices, through every way that its kernel has: a list of the greatest scores, and sweeps."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from math import ceil
 
@@ -9,7 +10,9 @@ import pytest
 
 from poot_eval.conformance.matching import assert_device_matches
 from poot_eval.conformance.opening import open_or_skip
+from poot_eval.conformance.session import Session
 from poot_eval.kernel_ir import run_kernel
+from poot_executor.compile import CompileOptions, compile
 from poot_executor.compile.lower.rows import row_threads
 from poot_executor.compile.target import Caps
 from poot_executor.device import Device
@@ -104,6 +107,40 @@ def test_every_way_of_drawing(device: Device, rng: np.random.Generator, vocabula
     inputs = {SlotKey(SlotKind.INPUT, name): array for name, array in zip(NAMES, arrays, strict=True)}
     match = assert_device_matches(device, draw_graph(count, vocabulary), inputs, undecided=0.15)
     assert match.regions == ("sample",)
+
+
+@pytest.mark.parametrize("vocabulary", [1030, 4100])
+def test_drawn_in_parts_as_whole(device: Device, rng: np.random.Generator, vocabulary: int) -> None:
+    """A target with many groups shares rows that filter nothing out; every row draws what it does otherwise."""
+    rows = rows_of(rng, vocabulary)
+    rows = [rows[i] for i in (0, 1, 5, 7, 22)]
+    rows += [
+        (rows[0][0], settings_of(1.3, 0, 1), 0),
+        (rng.normal(0, 1, vocabulary).astype(f32), settings_of(2, 0, 1), 0),
+    ]
+    rows += [(np.full(vocabulary, -INF, f32), settings_of(1, 0, 1), 0)]
+    count = len(rows)
+    arrays = (
+        np.stack([row[0] for row in rows]), rng.integers(0, 2**32, (count, 2), np.uint32),
+        rng.integers(0, 5000, count, np.int32), np.array([row[1] for row in rows], f32),
+        np.array([row[2] for row in rows], np.int32),
+    )  # fmt: skip
+    inputs = {SlotKey(SlotKind.INPUT, name): array for name, array in zip(NAMES, arrays, strict=True)}
+    graph = draw_graph(count, vocabulary)
+    caps = replace(device.target.caps, parallel_groups=8 * count, group_threads=8)
+    programs = [compile(graph, t, CompileOptions()) for t in (device.target, replace(device.target, caps=caps))]
+    assert [[d.kernel.name for d in program.dispatches] for program in programs] == [
+        ["sample_token"], ["draw_parts", "sample_token"],
+    ]  # fmt: skip
+    assert programs[1].dispatches[0].groups == (count, 8, 1)
+    tokens = []
+    for program in programs:
+        session = Session(device, program, inputs)
+        session.set_inputs(inputs)
+        session.poison()
+        tokens.append(session.run(session.lower()).outputs["token"].tolist())
+        session.close()
+    assert tokens[0] == tokens[1]
 
 
 def test_many_draws_of_one_row(rng: np.random.Generator) -> None:

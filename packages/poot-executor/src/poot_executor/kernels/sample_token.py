@@ -1,19 +1,18 @@
 """The sampled draw: min-p, top-k, top-p and Gumbel-max over one row of logits, a group a row.
 
-`graph.sampling` states the steps. Nothing is sorted. A row that filters nothing takes one sweep, which draws. Others
-list the row's greatest scores (`shortlist`), and what is kept is decided by comparing the entries. Where the list does
-not hold all that is kept (a flat row with a great top-p), thresholds are built bit by bit from the highest, a sweep a
-bit, which counts (top-k) or weighs (top-p) what lies at or above the candidate.
+`graph.sampling` states the steps. Nothing is sorted. A row that filters nothing takes one sweep, which draws, or was
+drawn by many groups before (`draw_parts`). Others list the row's greatest scores (`shortlist`), and what is kept is
+decided by comparing the entries. Where the list does not hold all that is kept (a flat row with a great top-p),
+thresholds are built bit by bit from the highest, a sweep a bit, which counts (top-k) or weighs (top-p) what lies at or
+above the candidate.
 """
 
 from __future__ import annotations
 
-from poot_executor.kernel.handle import Handle
 from poot_executor.kernel.lang import (
     Hook,
     Shared,
     barrier,
-    device,
     f32,
     group_id,
     group_max,
@@ -29,9 +28,9 @@ from poot_executor.kernel.lang import (
     u32,
 )  # fmt: skip
 from poot_executor.kernels.mass import LOW_BITS, LOW_MASK, carried, falls_short, reaches, share_of
-from poot_executor.kernels.scores import LOWEST, gumbel, key_of, scaled, weight_of
+from poot_executor.kernels.noise import perturbed
+from poot_executor.kernels.scores import LOWEST, key_of, scaled, weight_of
 from poot_executor.kernels.shortlist import BUCKETS, ENTRIES, bound_of, list_score, maxima
-from poot_executor.kernels.threefry import threefry
 
 VOCABULARY_MOST = 1 << 20
 """Ids up to which the halves of the mass fit."""
@@ -39,21 +38,23 @@ NUCLEUS = 256
 """Scores that are listed for a top-p without a top-k, where half the buckets are as many."""
 
 
-@device
-def perturbed(score: Handle, noise: Handle, key0: Handle, key1: Handle, at: Handle, id: Handle) -> Handle:
-    """The score with its noise; NaN counts as -inf."""
-    drawn = score
-    if noise != 0.0:
-        drawn = score + noise * gumbel(threefry(key0, key1, at, u32(id)))
-        drawn = select(drawn == drawn, drawn, LOWEST)
-    return drawn
-
-
 @kernel
 def sample_token(
-    *, quad: Hook, seed: Hook, position: Hook, setting: Hook, top_k: Hook, store: Hook, count: int
+    *,
+    quad: Hook,
+    seed: Hook,
+    position: Hook,
+    setting: Hook,
+    top_k: Hook,
+    store: Hook,
+    drawn: tuple[Hook, ...],
+    count: int,
+    parts: int,
 ) -> None:
-    """store(row, id of the draw) for row = group; `count` ids, of which `quad(row, i)` gives the logits i to i + 3."""
+    """store(row, id of the draw) for row = group; `count` ids, of which `quad(row, i)` gives the logits i to i + 3.
+
+    `drawn` is empty, or the two hooks of `draw_parts`, which has drawn rows that filter nothing in `parts` parts.
+    """
     row = group_id(0)
     first = thread_id()
     step = group_size()
@@ -76,7 +77,7 @@ def sample_token(
     best = f32(LOWEST)
     place = i32(count)
     threshold = u32(0)
-    by_list = i32(0)
+    settled = i32(0)
     top = f32(LOWEST)
 
     if (most > 0) | (top_p < 1.0) | (min_p > 0.0):
@@ -142,17 +143,26 @@ def sample_token(
                 # All that is kept is listed: the k greatest, all that min-p leaves, or what reaches the target.
                 whole = (most > 0) | (bound <= threshold) | reaches(own_high, own_low, target_high, target_low)
                 if whole:
-                    by_list = i32(1)
+                    settled = i32(1)
                     for e in range(first, entries, step):
                         score = scores[e]
                         below = falls_short(above_high[e], above_low[e], target_high, target_low)
                         if below | (score == top):
-                            drawn = perturbed(score, noise, key0, key1, at, ids[e])
-                            if (drawn > best) | ((drawn == best) & (ids[e] < place)):
-                                best = drawn
+                            value = perturbed(score, noise, key0, key1, at, ids[e])
+                            if (value > best) | ((value == best) & (ids[e] < place)):
+                                best = value
                                 place = ids[e]
 
-    if by_list == 0:
+    elif parts > 0:
+        settled = i32(1)
+        for part in range(first, parts, step):
+            score = drawn[0](row * parts + part)
+            id = i32(drawn[1](row * parts + part))
+            if (score > best) | ((score == best) & (id < place)):
+                best = score
+                place = id
+
+    if settled == 0:
         if most > 0:
             found = u32(0)
             for bit in range(32):
@@ -202,9 +212,9 @@ def sample_token(
                 score = scaled(four[j], scale)
                 # What lies beyond the row is -inf at a place that is none, and never wins.
                 if key_of(score) >= threshold:
-                    drawn = perturbed(score, noise, key0, key1, at, i + j)
-                    if (drawn > best) | ((drawn == best) & (i + j < place)):
-                        best = drawn
+                    value = perturbed(score, noise, key0, key1, at, i + j)
+                    if (value > best) | ((value == best) & (i + j < place)):
+                        best = value
                         place = i + j
 
     winner = group_max(best)

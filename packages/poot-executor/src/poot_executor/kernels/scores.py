@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from poot_executor.kernel.handle import Handle
-from poot_executor.kernel.lang import bitcast, device, exp, f32, log, rint, select, u32
+from poot_executor.kernel.lang import bitcast, device, exp, rint, select, u32
 
 LOWEST = float("-inf")
 LOWEST_KEY = 0x007FFFFF
@@ -31,10 +31,3 @@ def weight_of(score: Handle, top: Handle) -> Handle:
     power = exp(score - top)
     power = select(power == power, power, 0.0)
     return u32(rint(power * 16777216.0))
-
-
-@device
-def gumbel(bits: Handle) -> Handle:
-    """-log(-log(u)) for u = ((bits >> 9) + 0.5) · 2^-23."""
-    u = (f32(bits >> 9) + 0.5) * (2.0**-23)
-    return -log(-log(u))

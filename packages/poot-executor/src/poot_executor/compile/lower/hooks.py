@@ -8,7 +8,7 @@ from poot_executor.compile.expression import Emission, Scene
 from poot_executor.compile.lower.draft import Draft, Operand, make_draft, param_of
 from poot_executor.compile.target import Caps
 from poot_executor.dtype import DType
-from poot_executor.graph.graph import Value
+from poot_executor.graph.graph import TensorType, Value
 from poot_executor.kernel.buffers import BufferRef
 from poot_executor.kernel.builder import KernelBuilder
 from poot_executor.kernel.handle import Handle
@@ -80,6 +80,22 @@ class Hooks:
             buffers[0][place] = element
 
         return Hook((("out", value.dtype, Access.READ_WRITE),), emit)
+
+    def scratch(self, number: int, shape: tuple[int, ...]) -> Hook:
+        """hook(place) loads and hook(place, element) stores an f32 of memory that lives as long as the region's
+        dispatches run; equal numbers and shapes are one.
+        """
+        self.operands.append(Operand(Value(-1 - number, TensorType(shape, DType.F32))))
+
+        def emit(
+            _b: KernelBuilder, buffers: Sequence[BufferRef], place: Handle, element: Handle | None = None
+        ) -> Handle | None:
+            if element is None:
+                return buffers[0][place]
+            buffers[0][place] = element
+            return None
+
+        return Hook((("scratch", DType.F32, Access.READ_WRITE),), emit)
 
     def draft(self, kernel: Kernel, caps: Caps, groups: tuple[int, int, int], **schedule: object) -> Draft:
         """The kernel with the hooks' operands. Raises Unsupported where the target binds fewer buffers."""

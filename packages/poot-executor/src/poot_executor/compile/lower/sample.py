@@ -9,6 +9,7 @@ from poot_executor.compile.lower.rows import row_threads
 from poot_executor.compile.region import Region
 from poot_executor.compile.target import Caps
 from poot_executor.errors import Unsupported
+from poot_executor.kernels.draw_parts import draw_parts
 from poot_executor.kernels.random_bits import random_bits
 from poot_executor.kernels.sample_token import VOCABULARY_MOST, sample_token
 
@@ -27,8 +28,14 @@ def lower_random(scene: Scene, region: Region, caps: Caps) -> Draft:
     return hooks.draft(kernel, caps, groups, threads=caps.group_threads)
 
 
-def lower_sample(scene: Scene, region: Region, caps: Caps) -> Draft:
-    """root[row] = the drawn id."""
+LEAST_PARTS = 8
+"""Groups that a target must have for every row, so that it pays to draw in parts."""
+
+
+def lower_sample(scene: Scene, region: Region, caps: Caps) -> list[Draft]:
+    """root[row] = the drawn id. Where rows leave much of the target idle, rows that filter nothing, whose noise is the
+    dear part, are drawn by many groups first, each over a part of the ids.
+    """
     anchor = region.anchor
     assert anchor is not None
     logits, seed, position, settings, top_k = anchor.inputs
@@ -38,10 +45,31 @@ def lower_sample(scene: Scene, region: Region, caps: Caps) -> Draft:
             f"sample_token of {logits.type}",
             f"rows and ids are bounded by {caps.max_groups[0]:,} and {VOCABULARY_MOST:,}",
         )
-    hooks = Hooks(Scene(scene.graph, scene.stored - {region.root}, scene.layouts))
+    inner = Scene(scene.graph, scene.stored - {region.root}, scene.layouts)
     threads = row_threads(count, caps)
+    parts = _parts(rows, count, caps)
+    drafts = []
+    if parts:
+        few = caps.group_threads
+        hooks = Hooks(inner)
+        kernel = draw_parts.specialize(
+            group_size=few, quad=hooks.quad(logits), seed=hooks.read(seed), position=hooks.read(position),
+            setting=hooks.read(settings), top_k=hooks.read(top_k), best_of=hooks.scratch(0, (rows, parts)),
+            place_of=hooks.scratch(1, (rows, parts)), count=count, parts=parts,
+        )  # fmt: skip
+        drafts.append(hooks.draft(kernel, caps, (rows, parts, 1), threads=few, parts=parts))
+    hooks = Hooks(inner)
+    # Operands are in the order in which hooks are made: that of the kernel's parameters.
     kernel = sample_token.specialize(
         group_size=threads, quad=hooks.quad(logits), seed=hooks.read(seed), position=hooks.read(position),
-        setting=hooks.read(settings), top_k=hooks.read(top_k), store=hooks.store(region.root), count=count,
+        setting=hooks.read(settings), top_k=hooks.read(top_k), store=hooks.store(region.root),
+        drawn=tuple(hooks.scratch(i, (rows, parts)) for i in range(2 if parts else 0)), count=count, parts=parts,
     )  # fmt: skip
-    return hooks.draft(kernel, caps, (rows, 1, 1), threads=threads)
+    drafts.append(hooks.draft(kernel, caps, (rows, 1, 1), threads=threads))
+    return drafts
+
+
+def _parts(rows: int, count: int, caps: Caps) -> int:
+    """Parts of a row, each at least a few rounds long; 0 where rows are drawn whole."""
+    parts = min(caps.parallel_groups // rows, count // (16 * caps.group_threads), caps.max_groups[1])
+    return parts if parts >= LEAST_PARTS else 0
