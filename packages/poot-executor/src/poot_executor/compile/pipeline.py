@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from poot_executor.compile.attention import fuse_attention
 from poot_executor.compile.classify import weight_view
 from poot_executor.compile.expression import Scene
@@ -34,6 +36,12 @@ def compile(graph: Graph, target: Target, options: CompileOptions = CompileOptio
     Raises Unsupported naming the equation and the missing capability, CompileLimit naming the limit, GraphError for an
     ill-formed graph.
     """
+    if options.cache is not None and not options.verify and options.dump is None:
+        return options.cache.get(graph, target, options, lambda: _compile(graph, target, options))
+    return _compile(graph, target, options)
+
+
+def _compile(graph: Graph, target: Target, options: CompileOptions) -> Program:
     verify(graph)
     _limit("equations", options.limits.equations, len(graph.equations))
     graph, passes = run_passes(graph, verify=options.verify, dump=options.dump)
@@ -107,7 +115,7 @@ def _whole_graph(graph: Graph, target: Target, layouts: dict[Value, WeightLayout
     return Plan((), weights, states, b"", 0, 0)
 
 
-def _optimizer(caps: Caps, options: CompileOptions):  # noqa: ANN202
+def _optimizer(caps: Caps, options: CompileOptions) -> Callable[[Kernel], Kernel]:
     """Kernel passes, once a kernel: equal regions share theirs."""
     done: dict[Kernel, Kernel] = {}
 
