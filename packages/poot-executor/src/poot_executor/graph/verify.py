@@ -35,12 +35,12 @@ def verify(graph: Graph) -> Graph:
                 raise GraphError(f"two inputs have the key {item.key}")
             keys.add(item.key)
     for equation in graph.equations:
-        text = show_equation(equation)
         for value in equation.inputs:
-            _use(defined, value, text)
+            if defined.get(value.id) != value:  # The text of an equation is made for a message alone.
+                _use(defined, value, show_equation(equation))
         inferred = op_named(equation.op).infer([v.type for v in equation.inputs], equation.params)
         if inferred != equation.output.type:
-            raise GraphError(f"{text}: the result's type is {inferred}")
+            raise GraphError(f"{show_equation(equation)}: the result's type is {inferred}")
         _define(defined, equation.output)
     _check_state(graph, defined)
     for name, value in graph.outputs.items():
