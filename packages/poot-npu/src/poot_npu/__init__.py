@@ -1,1 +1,1 @@
-"""Devices that take whole graphs: OpenVINO (`vpu`)."""
+"""Devices that take whole graphs: OpenVINO (`vpu`), and AMD's NPUs through XRT (`xdna`)."""
