@@ -291,6 +291,20 @@ def test_limits_are_kept(handle: ModelHandle) -> None:
         with pytest.raises(RequestError, match=r"json cannot be compiled: .*too big"):
             small.compile(enum)
         assert small.compile(StructuredOutputs(regex="a")).mask().any(), "others go on"
+    for limits, spec, message in (
+        (
+            GuideLimits(states=10),
+            StructuredOutputs(regex="(.{1,1000}){1,1000}"),
+            "beyond the limits .* too many states",
+        ),
+        (
+            GuideLimits(grammar_symbols=3),
+            StructuredOutputs(json_object=True),
+            "json_object cannot be compiled: grammar",
+        ),
+    ):
+        with GuideCompiler(tokenizer, vocabulary, limits) as narrow, pytest.raises(RequestError, match=message):
+            narrow.compile(spec)
     with GuideCompiler(tokenizer, vocabulary, GuideLimits(seconds=1e-6)) as hasty:
         with pytest.raises(RequestError, match="json was not compiled within 1e-06 s"):
             hasty.compile(enum)

@@ -98,7 +98,8 @@ class GuideCompiler:
         try:
             mask_of(matcher.deep_copy(), self._words)
         except GuideFailed as failure:
-            raise RequestError(f"structured_outputs.{spec.kind} allows no answer: {failure}") from None
+            problem = "allows no answer" if "NoExtension" in f"{failure}" else "is beyond the limits of a step"
+            raise RequestError(f"structured_outputs.{spec.kind} {problem}: {failure}") from None
         return Guide(matcher, self._words, self._masks)
 
     def _tokens(self) -> LLTokenizer:
