@@ -23,6 +23,7 @@ from poot_npu.vpu.modes import Mode
 from poot_npu.vpu.recording import VpuRecording, bind
 from poot_npu.vpu.weight_uses import Dense
 from poot_npu.vpu.weights import Planes, plane_bytes, planes, take_apart
+from poot_npu.vpu.window import drop, flush
 
 
 @dataclass(slots=True, eq=False)
@@ -130,14 +131,19 @@ class VpuDevice(Device):
         self._require()
         self._settle(buffer)
         flat = np.frombuffer(data, np.uint8)
-        memory_of(buffer).data[offset : offset + flat.size] = flat
+        memory = memory_of(buffer)
+        drop(memory)
+        memory.finite = True
+        memory.data[offset : offset + flat.size] = flat
 
     def read(self, buffer: Buffer, out: memoryview | NDArray[Any], offset: int = 0) -> None:
         """Copy bytes out, once no submitted replay writes the buffer."""
         self._require()
         self._settle(buffer)
         flat = np.frombuffer(out, np.uint8)
-        flat[:] = memory_of(buffer).data[offset : offset + flat.size]
+        memory = memory_of(buffer)
+        flush(memory)
+        flat[:] = memory.data[offset : offset + flat.size]
 
     def memory(self) -> MemoryInfo:
         """What is allocated, and what the host can still give."""
@@ -178,7 +184,7 @@ class VpuDevice(Device):
         for key, buffer in bindings.weights.items():
             memory = memory_of(buffer)
             weights[key] = memory.planes if isinstance(memory.planes, Planes) else Dense(memory.data)
-        lowered = lower_program(program, weights, not self.mode.exact)
+        lowered = lower_program(program, weights, self.mode)
         try:
             compiled = tuple(None if m is None else self._compile(m.model) for m in lowered.models)
         except MemoryError:

@@ -24,6 +24,8 @@ from poot_npu.vpu.nodes import (
 )
 
 ERF_TERMS = 11
+LEAST_NORMAL = -87.0
+"""Above it e to the x is a normal number."""
 
 
 def arithmetic(function: Callable[..., Node]) -> Build:
@@ -47,7 +49,7 @@ def bitwise(on_bits: Callable[..., Node], on_bool: Callable[..., Node]) -> Build
 
 def comparison(function: Callable[..., Node], lower: Callable[..., Node] | None) -> Build:
     """A comparison. Integers that are not known to be small are compared by halves: the higher ones decide by
-    `lower` (less or greater), and where those are equal `function` of the lower ones does. Without `lower`: equality."""
+    `lower` (less or greater), and where those are equal `function` of the lower ones does. Without it: equality."""
 
     def build(lowering: Lowering, equation: Equation) -> Node:
         a, b = lowering.operands(equation)
@@ -164,6 +166,13 @@ def same_bits(lowering: Lowering, equation: Equation) -> Node:
     return wrapped(x, equation.output.dtype)
 
 
+def exp(x: Node) -> Node:
+    """e to the x. The plug-in makes 0 of results below the normal numbers, and infinity of NaN."""
+    half = op.exp(op.multiply(x, real(0.5)))
+    power = op.select(op.less(x, real(LEAST_NORMAL)), op.multiply(half, half), op.exp(x))
+    return op.select(op.is_nan(x), x, power)
+
+
 def erf(x: Node) -> Node:
     """The error function: near 0 by its series, where the plug-in is exact to 1e-7 alone and not to float32."""
     square, total = op.multiply(x, x), None
@@ -184,7 +193,7 @@ def equals_number(x: Node, number: float) -> Node:
 
 
 ROWS: dict[str, Build] = {
-    "neg": arithmetic(op.negative), "abs": arithmetic(op.abs), "exp": arithmetic(op.exp), "log": arithmetic(op.log),
+    "neg": arithmetic(op.negative), "abs": arithmetic(op.abs), "exp": arithmetic(exp), "log": arithmetic(op.log),
     "sqrt": arithmetic(op.sqrt), "recip": arithmetic(lambda x: op.divide(real(1.0), x)),
     "tanh": arithmetic(op.tanh), "erf": arithmetic(erf), "sin": arithmetic(op.sin), "cos": arithmetic(op.cos),
     "floor": arithmetic(op.floor), "round": arithmetic(lambda x: op.round(x, "half_to_even")),

@@ -17,10 +17,16 @@ ALIGNMENT = 64
 
 @dataclass(slots=True, eq=False)
 class Memory:
-    """A buffer's bytes. `planes` says that it is a packed weight, and how it lies."""
+    """A buffer's bytes. `planes` says that it is a packed weight, and how it lies (`weights.Planes`).
+
+    A state may have a `window` (`window.Window`), which is the truth about its positions; `finite` is False where a
+    position is known to hold what is not.
+    """
 
     data: Bytes
     planes: object = None
+    window: object = None
+    finite: bool = True
 
 
 def available() -> int | None:

@@ -13,27 +13,42 @@ from poot_executor.compile.program import Program
 from poot_executor.dtype import DType
 from poot_executor.errors import Unsupported
 from poot_executor.graph.graph import Graph, Input, Value
+from poot_executor.graph.keys import StateKey
 from poot_executor.weights import WeightKey
+from poot_npu.vpu.attend import WindowNodes, attention_rewrite
+from poot_npu.vpu.attention import Attention, find_attentions
 from poot_npu.vpu.lowering import Lowering
-from poot_npu.vpu.nodes import WORD_TYPES, Node, constant, integer, loaded, stored
+from poot_npu.vpu.modes import Mode
+from poot_npu.vpu.nodes import WORD_TYPES, Node, constant, integer, loaded, longs, reshaped, stored
 from poot_npu.vpu.packed import shared
 from poot_npu.vpu.plan import Plan, Stage, make_plan
-from poot_npu.vpu.rewrite import Rewrites, float_flags
+from poot_npu.vpu.rewrite import Rewrite, Rewrites, float_flags
 from poot_npu.vpu.table import ROWS
 from poot_npu.vpu.weight_uses import Dense, Table, WeightNodes, Weights, weight_rewrites
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageModel:
-    """A model of one stage. Parameters in order are `reads` then `tables`; results are `writes` and, where there are
-    `faults` (names of operations), one i32 vector of theirs. `keep` are arrays that its constants share."""
+    """A model of one stage. Parameters in order are `reads`, `tables`, `windows` and, where there are windows, their
+    columns; results are `writes`, where there are `faults` (names of operations) one i32 vector of theirs, and where
+    there are windows an i32[1], 1 where a new row of V is not finite. `keep` are arrays that its constants share."""
 
     model: openvino.Model
     reads: tuple[Value, ...]
     tables: tuple[Table, ...]
+    windows: tuple[WindowUse, ...]
     writes: tuple[Value, ...]
     faults: tuple[str, ...]
     keep: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowUse:
+    """A state that a model sweeps, f32[heads, positions, width]."""
+
+    key: StateKey
+    heads: int
+    width: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,24 +58,63 @@ class Lowered:
     graph: Graph
     plan: Plan
     models: tuple[StageModel | None, ...]
+    attentions: tuple[Attention, ...]
 
 
-def lower_program(program: Program, weights: Weights, fast: bool) -> Lowered:
+def lower_program(program: Program, weights: Weights, mode: Mode) -> Lowered:
     """Raises Unsupported naming the operation."""
     graph = program.graph
-    made = WeightNodes(fast)
+    made, swept = WeightNodes(not mode.exact), WindowNodes(mode.dynamic)
     rewrites = {**float_flags(graph), **weight_rewrites(graph, weights, made)}
-    plan = make_plan(graph, rewrites)
+    attentions = [a for a in find_attentions(graph) if a.output not in rewrites]
+    plan, attentions = _settled(graph, rewrites, attentions, swept)
     models = []
     for number, stage in enumerate(plan.stages):
         made.tables.clear()
         made.keep.clear()
-        models.append(_stage_model(graph, plan, number, stage, rewrites, weights, made))
-    return Lowered(graph, plan, tuple(models))
+        models.append(_stage_model(graph, plan, number, stage, rewrites, weights, made, swept))
+    return Lowered(graph, plan, tuple(models), tuple(attentions))
+
+
+def _settled(
+    graph: Graph, rewrites: dict[Value, Rewrite], attentions: list[Attention], swept: WindowNodes
+) -> tuple[Plan, list[Attention]]:
+    """The plan with these attentions, but for those whose states something else reads too, or that are in a later
+    stage than the first: `rewrites` gets the others."""
+    while True:
+        tried = {a.output: attention_rewrite(graph, a, swept) for a in attentions}
+        windows = {source.key for a in attentions for source in (a.keys, a.values)}
+        plan = make_plan(graph, {**rewrites, **tried}, windows)
+        read = {key for key in windows if _is_read(graph, plan, {**rewrites, **tried}, key)}
+        kept = [a for a in attentions if plan.stage_of.get(a.output, 0) == 0 and not read & {a.keys.key, a.values.key}]
+        if len(kept) == len(attentions):
+            rewrites.update(tried)
+            return plan, attentions
+        attentions = kept
+
+
+def _is_read(graph: Graph, plan: Plan, rewrites: Rewrites, key: StateKey) -> bool:
+    """Whether a state is read as a whole, or is a result."""
+    pair = next(pair for pair in graph.state if pair.key == key)
+    if pair.before in graph.outputs.values() or pair.after in graph.outputs.values():
+        return True
+    for equation in graph.equations:
+        if equation.output in plan.stage_of:
+            rewrite = rewrites.get(equation.output)
+            if pair.before in (equation.inputs if rewrite is None else rewrite.inputs):
+                return True
+    return False
 
 
 def _stage_model(
-    graph: Graph, plan: Plan, number: int, stage: Stage, rewrites: Rewrites, weights: Weights, made: WeightNodes
+    graph: Graph,
+    plan: Plan,
+    number: int,
+    stage: Stage,
+    rewrites: Rewrites,
+    weights: Weights,
+    made: WeightNodes,
+    swept: WindowNodes,
 ) -> StageModel | None:
     """None for a stage that has nothing to compute and hands nothing on."""
     low = Lowering(graph)
@@ -85,10 +139,26 @@ def _stage_model(
     if not results:
         return None
     inputs = [*parameters.values(), *(node for node, _ in made.tables)]
+    windows: tuple[WindowUse, ...] = ()
+    if number == 0 and swept.windows:
+        inputs += [*swept.windows.values(), swept.columns]
+        results.append(op.result(_not_finite(list(swept.values.values()))))
+        windows = tuple(
+            WindowUse(key, node.get_partial_shape()[0].get_length(), node.get_partial_shape()[2].get_length())
+            for key, node in swept.windows.items()
+        )
     model = openvino.Model(results, inputs, f"{graph.name}_{number}")
     tables = tuple(table for _, table in made.tables)
     names = tuple(name for name, _ in low.faults)
-    return StageModel(model, tuple(parameters), tables, tuple(writes), names, tuple(made.keep))
+    return StageModel(model, tuple(parameters), tables, windows, tuple(writes), names, tuple(made.keep))
+
+
+def _not_finite(rows: list[Node]) -> Node:
+    """i32[1]: 1 where one of these values is not finite."""
+    flat = [reshaped(node, [-1]) for node in rows]
+    whole = op.concat(flat, 0) if len(flat) > 1 else flat[0]
+    wrong = op.convert(op.logical_not(op.is_finite(whole)), openvino.Type.i32)
+    return op.reduce_max(wrong, longs(0), True)
 
 
 def _handed_on(node: Node, value: Value) -> Node:

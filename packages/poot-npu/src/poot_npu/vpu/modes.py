@@ -39,6 +39,11 @@ class Mode:
             return "exact: float32 activations"
         return "float16" if self.plugin == "NPU" else "fast: bf16, f16 or 8-bit activations, as the plug-in chooses"
 
+    @property
+    def dynamic(self) -> bool:
+        """Whether attention may sweep another number of positions from step to step. An NPU takes static shapes."""
+        return self.plugin == "CPU"
+
     def properties(self) -> Mapping[str, str | int]:
         """Properties that a model is compiled with.
 

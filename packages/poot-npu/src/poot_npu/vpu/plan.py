@@ -6,7 +6,7 @@ what needs its result is in the next model.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
 from poot_executor.graph.graph import Equation, Graph, Value
@@ -17,10 +17,12 @@ from poot_npu.vpu.table import on_host
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowUpdate:
-    """A state of which a step replaces rows: those that `index` names, by `rows`. A negative index drops its row."""
+    """A state of which a step replaces rows: those that `index` names, by `rows`. A negative index drops its row.
+    `windowed`: every reader of it in the program reads its window (`window.py`)."""
 
     key: StateKey
     equation: Equation
+    windowed: bool
 
     @property
     def index(self) -> Value:
@@ -60,9 +62,9 @@ class Plan:
     """Values that leave the model that computes them: results, and what the host or a later model reads."""
 
 
-def make_plan(graph: Graph, rewrites: Rewrites) -> Plan:
-    """Walk back from what is wanted, then forward by stages."""
-    updates = tuple(_updates(graph))
+def make_plan(graph: Graph, rewrites: Rewrites, windows: Set[StateKey] = frozenset()) -> Plan:
+    """Walk back from what is wanted, then forward by stages. `windows` are the states that attention sweeps."""
+    updates = tuple(_updates(graph, windows))
     wanted = [*graph.outputs.values(), *graph.checks]
     for update in updates:
         wanted += [update.index, update.rows] if isinstance(update, RowUpdate) else [update.after]
@@ -100,13 +102,13 @@ def make_plan(graph: Graph, rewrites: Rewrites) -> Plan:
     return Plan(tuple(stages), updates, stage_of, tuple(crossing))
 
 
-def _updates(graph: Graph) -> Iterable[RowUpdate | WholeUpdate]:
+def _updates(graph: Graph, windows: Set[StateKey]) -> Iterable[RowUpdate | WholeUpdate]:
     for pair in graph.state:
         if pair.before == pair.after:
             continue
         made = graph.equation(pair.after)
         if made is not None and made.op == "scatter_update" and made.inputs[0] == pair.before:
-            yield RowUpdate(pair.key, made)
+            yield RowUpdate(pair.key, made, pair.key in windows)
         else:
             yield WholeUpdate(pair.key, pair.after)
 

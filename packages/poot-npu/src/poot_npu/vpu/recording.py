@@ -20,11 +20,12 @@ from poot_executor.graph.keys import SlotKey, StateKey
 from poot_executor.graph.ops import OPS
 from poot_executor.weights import WeightKey
 from poot_npu.vpu.lowering import NO_FAULT
-from poot_npu.vpu.memory import bytes_of, memory_of
+from poot_npu.vpu.memory import Memory, bytes_of, memory_of
 from poot_npu.vpu.model import Lowered, StageModel
 from poot_npu.vpu.nodes import WORD_TYPES
 from poot_npu.vpu.packed import shared
 from poot_npu.vpu.plan import RowUpdate, WholeUpdate
+from poot_npu.vpu.window import drop, fitted, put, sweep_of
 
 Bytes = NDArray[np.uint8]
 _ELEMENTS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
@@ -44,14 +45,18 @@ class BoundStage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VpuRecording:
-    """One step over fixed memory. `touched` are the buffers that a replay reads or writes."""
+    """One step over fixed memory. `touched` are the buffers that a replay reads or writes; `prepare` is what the host
+    does before the first model."""
 
     stages: tuple[BoundStage, ...]
+    prepare: tuple[Callable[[], None], ...]
     finish: tuple[Callable[[], None], ...]
     touched: frozenset[Buffer]
 
     def start(self) -> None:
         """Submit the first model; it returns at once."""
+        for work in self.prepare:
+            work()
         first = self.stages[0]
         if first.request is not None:
             first.request.start_async()
@@ -91,8 +96,67 @@ def bind(lowered: Lowered, compiled: Sequence[Any], program: Program, bindings: 
         host = tuple(_host_step(lowered.graph, equation, homes) for equation in stage.host)
         stages.append(BoundStage(request, faults, names, host, tuple(keep)))
     finish = [*homes.outputs(), *_row_updates(lowered, homes), *homes.replaced(lowered)]
+    prepare = [_dropped(lowered, bindings)]
+    first = lowered.models[0]
+    if first is not None and first.windows:
+        windows = BoundWindows(first, stages[0].request, homes, lowered, bindings)
+        prepare.append(windows.fit)
+        finish.insert(0, windows.check)
     buffers = [*bindings.states.values(), bindings.inputs.buffer, bindings.outputs.buffer]
-    return VpuRecording(tuple(stages), tuple(finish), frozenset(buffers))
+    return VpuRecording(tuple(stages), tuple(prepare), tuple(finish), frozenset(buffers))
+
+
+class BoundWindows:
+    """The windows of a recording's first model: made to fit before each step, and bound where they changed."""
+
+    def __init__(self, model: StageModel, request: Any, homes: _Homes, lowered: Lowered, bindings: Bindings) -> None:
+        self._request = request
+        self._uses = model.windows
+        self._memories = [memory_of(bindings.states[use.key]) for use in model.windows]
+        self._first = len(model.reads) + len(model.tables)
+        self._bound: list[Any] = [None] * len(model.windows)
+        self._tensors: list[Any] = [None] * (len(model.windows) + 1)
+        self._sweep = sweep_of(lowered.graph, lowered.attentions, homes.slot)
+        self._columns = np.arange(self._sweep.capacity, dtype=np.int32)
+        self._length = 0
+        self._flag = np.zeros(1, np.int32)
+        self._keep = openvino.Tensor(self._flag, shared_memory=True)
+        request.set_output_tensor(len(model.writes) + bool(model.faults), self._keep)
+
+    def fit(self) -> None:
+        """Sweep as many positions as the step sees."""
+        length, last = self._sweep.length()
+        for place, (use, memory) in enumerate(zip(self._uses, self._memories, strict=True)):
+            window = fitted(memory, use.heads, use.width, length, last)
+            if self._bound[place] is not window:
+                self._bound[place] = window
+                self._bind(place, window.array)
+        if length != self._length:
+            self._length = length
+            self._bind(len(self._uses), self._columns[:length])
+
+    def check(self) -> None:
+        """Remember where a state got what is not finite."""
+        if self._flag[0]:
+            for memory in self._memories:
+                memory.finite = False
+
+    def _bind(self, place: int, array: NDArray[Any]) -> None:
+        self._tensors[place] = openvino.Tensor(array, shared_memory=True)
+        self._request.set_input_tensor(self._first + place, self._tensors[place])
+
+
+def _dropped(lowered: Lowered, bindings: Bindings) -> Callable[[], None]:
+    """States that the program reads as they are: no window may be ahead of them."""
+    windowed = {u.key for u in lowered.plan.updates if isinstance(u, RowUpdate) and u.windowed}
+    memories = [memory_of(buffer) for key, buffer in bindings.states.items() if key not in windowed]
+
+    def work() -> None:
+        for memory in memories:
+            if memory.window is not None:
+                drop(memory)
+
+    return work
 
 
 def _bound(request: Any, model: StageModel, homes: _Homes, faults: NDArray[np.int32]) -> list[Any]:
@@ -143,6 +207,14 @@ class _Homes:
     def state(self, key: StateKey, nbytes: int) -> Bytes:
         """A state's first bytes: a smaller entry sees the first rows of a longer buffer."""
         return memory_of(self._bindings.states[key]).data[:nbytes]
+
+    def state_memory(self, key: StateKey) -> Memory:
+        """A state's memory, with its window."""
+        return memory_of(self._bindings.states[key])
+
+    def slot(self, key: SlotKey) -> Bytes:
+        """A slot's bytes and what follows them."""
+        return self._inputs[self._slots[key] :]
 
     def outputs(self) -> list[Callable[[], None]]:
         """Results that lie elsewhere: what a step was given, before any state changes, and what is a result twice."""
@@ -208,15 +280,25 @@ def _host_step(graph: Graph, equation: Any, homes: _Homes) -> Callable[[], None]
 
 def _row_updates(lowered: Lowered, homes: _Homes) -> list[Callable[[], None]]:
     """States whose rows are replaced: those with one index together."""
-    groups: dict[Value, list[tuple[Bytes, Bytes]]] = {}
+    plain: dict[Value, list[tuple[Bytes, Bytes]]] = {}
+    windowed: dict[Value, list[tuple[Memory, NDArray[np.float32]]]] = {}
+    limits: dict[Value, int] = {}
     for update in lowered.plan.updates:
-        if isinstance(update, RowUpdate):
-            type, rows = update.equation.output.type, update.rows
-            shape = (type.shape[0], -1)
-            state = homes.state(update.key, type.nbytes).reshape(shape)
-            new = homes.bytes(rows).reshape(rows.shape[0], -1)
-            groups.setdefault(update.index, []).append((_wide(state), _wide(new)))
-    return [_rows_written(homes.bytes(index), pairs) for index, pairs in groups.items()]
+        if not isinstance(update, RowUpdate):
+            continue
+        type, rows = update.equation.output.type, update.rows
+        new = homes.bytes(rows)
+        limits[update.index] = min(type.shape[0], limits.get(update.index, type.shape[0]))
+        if update.windowed:
+            memory = homes.state_memory(update.key)
+            windowed.setdefault(update.index, []).append((memory, new.view(np.float32).reshape(rows.shape)))
+        else:
+            state = homes.state(update.key, type.nbytes).reshape(type.shape[0], -1)
+            plain.setdefault(update.index, []).append((_wide(state), _wide(new.reshape(rows.shape[0], -1))))
+    return [
+        _rows_written(homes.bytes(index), limit, plain.get(index, []), windowed.get(index, []))
+        for index, limit in limits.items()
+    ]
 
 
 def _wide(rows: Bytes) -> NDArray[Any]:
@@ -224,24 +306,30 @@ def _wide(rows: Bytes) -> NDArray[Any]:
     return rows.view(np.uint64) if rows.shape[1] % 8 == 0 and rows.ctypes.data % 8 == 0 else rows
 
 
-def _rows_written(index: Bytes, pairs: list[tuple[NDArray[Any], NDArray[Any]]]) -> Callable[[], None]:
+def _rows_written(
+    index: Bytes,
+    limit: int,
+    plain: list[tuple[NDArray[Any], NDArray[Any]]],
+    windowed: list[tuple[Memory, NDArray[np.float32]]],
+) -> Callable[[], None]:
     places = index.view(np.int32)
-    limit = pairs[0][0].shape[0]
 
     def work() -> None:
         wanted = places.tolist()
         beyond = [n for n, place in enumerate(wanted) if place >= limit]
         if beyond:
             raise KernelFault("scatter_update", beyond[0])
+        for memory, rows in windowed:
+            put(memory, wanted, rows)
         if len(wanted) == 1:
             place = wanted[0]
             if place >= 0:
-                for state, new in pairs:
+                for state, new in plain:
                     state[place] = new[0]
-            return
-        kept = places >= 0
-        at = places[kept]
-        for state, new in pairs:
-            state[at] = new[kept]
+        elif plain:
+            kept = places >= 0
+            at = places[kept]
+            for state, new in plain:
+                state[at] = new[kept]
 
     return work
