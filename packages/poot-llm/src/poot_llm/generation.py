@@ -9,6 +9,7 @@ from typing import Self
 from poot_llm.detokenizer import Detokenizer
 from poot_llm.driver import Driver, FinishReason, Timings
 from poot_llm.sampling import SamplingParams
+from poot_llm.tokenizer import Tokenizer
 
 
 class StopStrings:
@@ -77,29 +78,51 @@ class Completion:
     timings: Timings
 
 
+class AnswerText:
+    """The text of one answer as its tokens come: control tokens left out or in, stop strings held back."""
+
+    __slots__ = ("_detokenizer", "_stops")
+
+    def __init__(self, tokenizer: Tokenizer, params: SamplingParams) -> None:
+        self._stops = StopStrings(params.stop)
+        self._detokenizer = Detokenizer(tokenizer, skip_special=params.skip_special_tokens, continues=True)
+
+    @property
+    def stopped(self) -> str | None:
+        """The stop string that ended the answer."""
+        return self._stops.found
+
+    def push(self, token: int, reason: FinishReason | None) -> str:
+        """What a token adds, and all that was held back where it is the last one. A token that ended the answer has no
+        text.
+        """
+        text = ""
+        if reason is not FinishReason.STOP:
+            text = self._stops.push(self._detokenizer.push(token))
+        return text if reason is None else text + self.finish()
+
+    def finish(self) -> str:
+        """What was held back, once no more tokens come."""
+        return self._stops.push(self._detokenizer.finish()) + self._stops.finish()
+
+
 class TextStream(Iterator[TextPiece]):
     """The pieces of one answer. Joined, their texts are the answer's. Close it, or use it in `with`,
     where it may not be read to its end.
     """
 
-    __slots__ = ("_detokenizer", "_stops", "_tokens")
+    __slots__ = ("_answer", "_tokens")
 
     def __init__(self, driver: Driver, prompt_ids: Sequence[int], params: SamplingParams | None = None) -> None:
         """Raises RequestError as `Driver.generate` does."""
-        self._stops = StopStrings(() if params is None else params.stop)
-        skip = params is None or params.skip_special_tokens
-        self._detokenizer = Detokenizer(driver.handle.tokenizer, skip_special=skip, continues=True)
+        self._answer = AnswerText(driver.handle.tokenizer, SamplingParams() if params is None else params)
         self._tokens = driver.generate(prompt_ids, params)
 
     def __next__(self) -> TextPiece:
         item = next(self._tokens)
         reason = item.finish_reason
-        text = ""
-        if reason is not FinishReason.STOP:
-            text = self._stops.push(self._detokenizer.push(item.token))
-        if reason is not None:
-            text += self._stops.push(self._detokenizer.finish()) + self._stops.finish()
-        if self._stops.found is not None:
+        text = self._answer.push(item.token, reason)
+        if self._answer.stopped is not None:
             reason = FinishReason.STOP
             self._tokens.stop()
         return TextPiece(item.token, text, reason)
@@ -108,7 +131,7 @@ class TextStream(Iterator[TextPiece]):
         """Read to the end. Raises what fails the request."""
         text = "".join(piece.text for piece in self)
         sequence = self._tokens.sequence
-        reason = FinishReason.STOP if self._stops.found is not None else sequence.finish_reason
+        reason = FinishReason.STOP if self._answer.stopped is not None else sequence.finish_reason
         assert reason is not None
         return Completion(
             sequence.prompt_ids,

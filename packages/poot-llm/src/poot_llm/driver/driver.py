@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from collections.abc import Sequence as Items
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from poot_executor.compile.target import Granularity
 from poot_executor.errors import BindError, Poisoned, RequestError, Unsupported
@@ -29,6 +29,9 @@ from poot_llm.driver.stepper import Stepper
 from poot_llm.driver.tokens import TokenStream
 from poot_llm.registry import ModelHandle
 from poot_llm.sampling import History, SamplingParams, Suffix
+
+if TYPE_CHECKING:
+    from poot_llm.guided.compiler import GuideCompiler
 
 NO_INPUTS: Mapping[str, InputRows] = MappingProxyType({})
 
@@ -77,6 +80,7 @@ class Driver:
             self._widths,
             self.options.ahead,
         )
+        self._guides: GuideCompiler | None = None
         self._open: set[Sequence] = set()
         self._closed = False
 
@@ -127,6 +131,20 @@ class Driver:
         self._require_open()
         self._prepare_alone(self.kv.next_row() if self.kv.fixed_rows else 0, prompt_tokens, params, inputs)
 
+    def prepare_batch(self, rows: int, suffix: Suffix) -> None:
+        """Compile the decoding steps in which so many sequences run together, and of a quarter of them, and so on."""
+        self._require_open()
+        if self.kv.fixed_rows:
+            return
+        covering = next((n for n in self.steps.rows if n >= rows), self.steps.rows[-1])
+        wanted = {
+            covering,
+            *(n for n in self.steps.rows if n < covering and covering.bit_length() % 2 == n.bit_length() % 2),
+        }
+        prepared = self._entries.shapes(suffix)
+        shapes = [s for s in self._shapes if s.rows in wanted and (s.window or s.tokens == 1) and s not in prepared]
+        self._ensure([EntryKey(PROGRAM, shape, suffix) for shape in shapes])
+
     def _prepare_alone(
         self, row: int, prompt_tokens: int, params: SamplingParams, inputs: Mapping[str, InputRows]
     ) -> None:
@@ -175,7 +193,8 @@ class Driver:
         for one more token (with both numbers), and for parameters or inputs that do not fit the model.
         """
         params = SamplingParams() if params is None else params
-        ids = self.check(prompt_ids, params, inputs=inputs, guide=guide)
+        ids = self.check(prompt_ids, params, inputs=inputs)
+        guide = self.guide(params) if guide is None else guide
         checked = self._checked_inputs(inputs, len(ids))
         limit = self.capacity - len(ids)
         sequence = Sequence(
@@ -207,21 +226,32 @@ class Driver:
         params: SamplingParams,
         *,
         inputs: Mapping[str, InputRows] = NO_INPUTS,
-        guide: Guide | None = None,
     ) -> tuple[int, ...]:
-        """The prompt's ids, where `open` would take the request. Raises what it would."""
+        """The prompt's ids, where `open` would take the request, its structure apart. Raises what it would."""
         self._require_open()
         vocabulary = self.handle.config.vocabulary
         ids = checked_prompt(prompt_ids, self.capacity, vocabulary)
         params.check_vocabulary(vocabulary)
         self._checked_inputs(inputs, len(ids))
-        if params.structured_outputs is not None and guide is None:
-            raise Unsupported("structured_outputs", "the driver is given the compiled guide beside it")
         if params.min_tokens and params.allowed_token_ids is not None:
             ends = self._ends(params)
             if ends.issuperset(params.allowed_token_ids):
                 raise RequestError("allowed_token_ids: all of them end the answer, and min_tokens forbids that")
         return ids
+
+    def guide(self, params: SamplingParams) -> Guide | None:
+        """What keeps an answer to its `structured_outputs`, from the beginning; None where it has none. It compiles in
+        other threads and waits: pass `open` one that is compiled already where nothing may wait.
+
+        Raises RequestError for a constraint that cannot be compiled, or not within the limits.
+        """
+        if params.structured_outputs is None:
+            return None
+        if self._guides is None:
+            from poot_llm.guided.compiler import GuideCompiler
+
+            self._guides = GuideCompiler(self.handle.tokenizer, self.handle.config.vocabulary)
+        return self._guides.compile(params.structured_outputs)
 
     def _ends(self, params: SamplingParams) -> frozenset[int]:
         """Ids that end an answer."""
@@ -387,6 +417,8 @@ class Driver:
         self._closed = True
         for sequence in tuple(self._open):
             self.release(sequence)
+        if self._guides is not None:
+            self._guides.close()
         try:
             self._executor.unload(self._executable)
         except Poisoned:

@@ -69,7 +69,8 @@ class Scheduler:
     ) -> Request:
         """Queue a request. Raises RequestError as `Driver.open` does, now and not when it is admitted."""
         inputs = {} if inputs is None else inputs
-        ids = self.driver.check(prompt_ids, params, inputs=inputs, guide=guide)
+        ids = self.driver.check(prompt_ids, params, inputs=inputs)
+        guide = self.driver.guide(params) if guide is None else guide
         request = Request(ids, params, inputs, guide)
         self._waiting.append(request)
         return request
