@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from poot_executor.device import BoundArg, Buffer, BufferKind, BufferSlice, Dispatch
+from poot_eval.conformance.vulkan_layer import FaultLayer, build_or_skip
 from poot_executor.errors import DeviceNotFound
-from poot_executor.kernel.ir import Access, Kernel
 from poot_executor.settings import DeviceSettings, read_settings
 from poot_vulkan_device.device import VulkanDevice
 from poot_vulkan_device.driver import VulkanDriver
-
-Run = Callable[..., list[NDArray[Any]]]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -105,50 +100,26 @@ def tool() -> Callable[[str], str]:
     return found
 
 
-def bind(buffer: Buffer, offset: int = 0, nbytes: int | None = None) -> BoundArg:
-    """A whole buffer, or a slice of it, as an argument."""
-    size = buffer.nbytes - offset if nbytes is None else nbytes
-    return BoundArg(BufferSlice(buffer, offset, size), size // 4)
+@pytest.fixture(scope="session")
+def layer(tmp_path_factory: pytest.TempPathFactory) -> FaultLayer:
+    """The layer that answers in the driver's place, compiled once."""
+    return build_or_skip(tmp_path_factory.mktemp("layer"), "vulkan")
 
 
-@pytest.fixture(name="bind")
-def bind_fixture() -> Callable[..., BoundArg]:
-    return bind
+@pytest.fixture
+def faults(layer: FaultLayer) -> Iterator[FaultLayer]:
+    """The layer, which answers nothing before and after."""
+    layer.clear()
+    yield layer
+    layer.clear()
 
 
-@pytest.fixture(scope="module")
-def run(device: VulkanDevice) -> Run:
-    """`run(kernel, arrays, groups)` dispatches a kernel once and gives the arrays that it leaves in its READ_WRITE
-    buffers.
-    """
+@pytest.fixture
+def open_faulty(faults: FaultLayer, open_device: Callable[..., VulkanDevice]) -> Callable[..., VulkanDevice]:
+    """Opens devices with the layer between the loader and the driver."""
 
-    def ran(kernel: Kernel, arrays: Sequence[NDArray[Any]], groups: int | tuple[int, int, int]) -> list[NDArray[Any]]:
-        return run_once(device, kernel, arrays, groups)
+    def opened(**settings: Any) -> VulkanDevice:
+        with faults.enabled():
+            return open_device(**settings)
 
-    return ran
-
-
-def run_once(
-    device: VulkanDevice, kernel: Kernel, arrays: Sequence[NDArray[Any]], groups: int | tuple[int, int, int]
-) -> list[NDArray[Any]]:
-    grid = (groups, 1, 1) if isinstance(groups, int) else groups
-    buffers = [device.allocate(BufferKind.ARENA, array.nbytes) for array in arrays]
-    recording = None
-    try:
-        for buffer, array in zip(buffers, arrays, strict=True):
-            device.write(buffer, array)
-        recording = device.record([Dispatch(device.loaded(kernel), tuple(map(bind, buffers)), grid, 1)], None)
-        device.replay(recording)
-        device.synchronize()
-        left = []
-        for param, buffer, array in zip(kernel.params, buffers, arrays, strict=True):
-            if param.access is Access.READ_WRITE:
-                out = np.empty_like(array)
-                device.read(buffer, out)
-                left.append(out)
-        return left
-    finally:
-        if recording is not None:
-            device.release(recording)
-        for buffer in buffers:
-            device.free(buffer)
+    return opened

@@ -2,7 +2,7 @@
 
 import pytest
 
-from poot_eval.conformance import DeviceConformance, open_or_skip
+from poot_eval.conformance import DeviceConformance, KernelDeviceConformance, open_or_skip
 
 pytestmark = pytest.mark.device("vulkan")
 
@@ -15,3 +15,7 @@ def device():
 
 class TestVulkan(DeviceConformance):
     """Inherits every contract test; overrides none."""
+
+
+class TestVulkanKernels(KernelDeviceConformance):
+    """Inherits every test of devices that run kernels; overrides none."""

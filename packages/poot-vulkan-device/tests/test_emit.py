@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from poot_eval.conformance.sample_kernels import exchange, scaled_sum, silu, sweep, tile_max
 from poot_executor.compile import compile
 from poot_executor.compile.reorder import reorder_steps
 from poot_executor.compile.target import Caps, Target
@@ -26,10 +27,12 @@ from poot_executor.graph.primitives import argmax
 from poot_executor.kernel.builder import KernelBuilder
 from poot_executor.kernel.ir import KERNEL_OPS, Access, Kernel
 from poot_executor.kernel.routines import ROUTINES
+from poot_executor.known_answers import cases
+from poot_executor.known_arithmetic import arithmetic_cases
 from poot_executor.weights import WeightKey
 from poot_vulkan_device.assembler import literal
 from poot_vulkan_device.emit import binds_fault, emit
-from poot_vulkan_device.known_answers import cases
+from poot_vulkan_device.rules import RULES
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -44,73 +47,6 @@ FULL = Caps(
     ),
 )
 PLAIN = Caps()
-
-
-def scaled_sum() -> Kernel:
-    """A guard by length, a vector load, a loop with a carried value and an if without an else."""
-    b = KernelBuilder("scaled_sum", 32)
-    x, y = b.buffer("x", F32, READ), b.buffer("y", F32, WRITE)
-    i = b.group_id() * 32 + b.thread_id()
-    total = b.var(0.0, name="total")
-    with b.range(16) as k:
-        v = x.load((i * 16 + k) * 4, 4)
-        total.set(total.get() + (v.x + v.y) + (v.z + v.w))
-    with b.if_(i < y.length()):
-        y[i] = total.get() * 0.1
-    return b.finish()
-
-
-def silu() -> Kernel:
-    """A routine, over a half buffer: an instruction or integers, as the caps say."""
-    b = KernelBuilder("silu", 64)
-    x, y = b.buffer("x", F16, READ), b.buffer("y", F32, WRITE)
-    i = b.group_id() * 64 + b.thread_id()
-    value = x[i]
-    y[i] = value / (b.exp(-value) + 1.0)
-    return b.finish()
-
-
-def tile_max() -> Kernel:
-    """Shared memory, barriers in a loop, a shuffle of a constant lane, an atomic, a check."""
-    b = KernelBuilder("tile_max", 64)
-    x, best = b.buffer("x", I32, READ), b.buffer("best", I32, WRITE)
-    tile = b.shared("tile", I32, 64)
-    t = b.thread_id()
-    i = b.group_id() * 64 + t
-    b.check(i < x.length(), 3)
-    tile[t] = b.max(x[b.min(i, x.length() - 1)], b.subgroup_shuffle(t, 0))
-    width = b.var(32)
-    with b.while_(lambda: width.get() > 0):
-        b.barrier()
-        with b.if_(t < width.get()):
-            tile[t] = b.max(tile[t], tile[t + width.get()])
-        width.set(width.get() // 2)
-    with b.if_(t == 0):
-        best.atomic("max", 0, tile[0])
-    return b.finish()
-
-
-def exchange() -> Kernel:
-    """A buffer seen as scalars and as vectors, through which threads pass values."""
-    b = KernelBuilder("exchange", 32)
-    y, z = b.buffer("y", F32, WRITE), b.buffer("z", U32, WRITE)
-    t = b.thread_id()
-    y[t] = b.cast(z.atomic("add", 0, 1), F32)
-    b.barrier()
-    with b.if_(t < 8):
-        y.store(t * 4, y.load((7 - t) * 4, 4))
-    return b.finish()
-
-
-def sweep() -> Kernel:
-    """A loop whose bound a buffer gives: watched where the device may end it early."""
-    b = KernelBuilder("sweep", 8)
-    pos, y = b.buffer("pos", I32, READ), b.buffer("y", I32, WRITE)
-    count = b.var(0)
-    with b.range(pos[0]):
-        count.set(count.get() + 1)
-    y[b.thread_id()] = count.get()
-    return b.finish()
 
 
 CASES: list[tuple[str, Callable[[], Kernel], Caps]] = [
@@ -211,11 +147,23 @@ def places_and_threads() -> Kernel:
     return b.finish()
 
 
+def emitted() -> set[str]:
+    """Operations that reach the emitter of a device with every feature that Vulkan may have."""
+    lowered = {"group_sum", "group_max", "group_min"}
+    return {name for name, row in KERNEL_OPS.items() if row.needs is None or row.needs in FULL.features} - lowered
+
+
+def test_the_emitter_covers_the_table() -> None:
+    """By a rule, or by a routine that takes its place before."""
+    assert RULES.missing(emitted() - set(ROUTINES) - {"yield"}) == ()
+    assert RULES.missing(ROUTINES)
+
+
 def test_spirv_val_accepts_every_operation(tool: Any, tmp_path: Path) -> None:
     kernels = [*every_operation(), places_and_threads(), *(build() for _, build, _ in CASES)]
-    kernels += [case.kernel for case in cases()]
+    kernels += [case.kernel for case in (*cases(), *arithmetic_cases())]
     used = {op.kind for kernel in kernels for op in kernel.body.walk()}
-    assert used == set(KERNEL_OPS) - {"group_sum", "group_max", "group_min"}
+    assert used == emitted()
     for kernel in kernels:
         validate(tool, tmp_path, emit(kernel, FULL))
         if not any(KERNEL_OPS[op.kind].needs for op in kernel.body.walk()):

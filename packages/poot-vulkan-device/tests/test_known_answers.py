@@ -1,68 +1,20 @@
-"""Known answers: a device's own pass, one wrong bit anywhere is noticed, and what is wrong is off and said."""
+"""What `open` makes of known answers: what is wrong is off, and said."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from poot_eval.kernel_values import fma
-from poot_executor.kernel.ir import KERNEL_OPS
-from poot_vulkan_device.known_answers import CONTRACTION, DENORMALS, FUSED, GROUP, Case, cases, subgroup_width
+from poot_executor.known_answers import DOT4, SUBGROUP
+from poot_executor.known_arithmetic import CONTRACTION, DENORMALS, FUSED
+from poot_vulkan_device import opening
+from poot_vulkan_device.device import VulkanDevice
+from poot_vulkan_device.features import SIZE_CONTROL
 from poot_vulkan_device.opening import settled
-
-CASES = {case.feature: case for case in cases()}
-ARITHMETIC = {CONTRACTION, DENORMALS, FUSED}
-
-
-def answers(run: Any, device: Any, case: Case) -> np.ndarray:
-    caps = device.target.caps
-    stated = {CONTRACTION: not caps.contracts, DENORMALS: not caps.flushes_denormals, FUSED: not caps.errors.get("fma")}
-    if not stated.get(case.feature, case.feature in caps.features):
-        pytest.skip(f"this device has no {case.feature}: {device.switched_off.get(case.feature, 'not named')}")
-    given, count = case.given, case.given.size
-    (answer,) = run(case.kernel, [given, np.zeros(count * case.per_thread, np.uint32)], count // GROUP)
-    return answer
-
-
-def test_every_optional_operation_has_a_case() -> None:
-    assert {row.needs for row in KERNEL_OPS.values()} - {None} <= set(CASES)
-
-
-def test_what_is_expected_of_a_fused_product_is_exact() -> None:
-    """The case rounds twice, once to float64; the interpreter's fma rounds once."""
-    case = CASES[FUSED]
-    x, y, z = (case.given ^ np.uint32(mask) for mask in (0, 0x00155555, 0x002AAAAA))
-    exact = fma(*(v.view(np.float32) for v in (x, y, z)))
-    assert case.wrong(case.given, exact.view(np.uint32)) is None
-    twice = x.view(np.float32) * y.view(np.float32) + z.view(np.float32)
-    assert case.wrong(case.given, twice.view(np.uint32)) is not None
-
-
-def test_whole_groups_and_no_more() -> None:
-    assert all(case.given.size % GROUP == 0 for case in CASES.values())
-
-
-@pytest.mark.device("vulkan")
-@pytest.mark.parametrize("feature", CASES)
-def test_a_feature_that_is_on_answers_right(device: Any, run: Any, feature: str) -> None:
-    case = CASES[feature]
-    assert case.wrong(case.given, answers(run, device, case)) is None
-
-
-@pytest.mark.device("vulkan")
-@pytest.mark.parametrize("feature", CASES)
-def test_one_wrong_bit_is_noticed(device: Any, run: Any, rng: np.random.Generator, feature: str) -> None:
-    case = CASES[feature]
-    right = answers(run, device, case)
-    noticed = 0
-    for place in rng.choice(right.size, 40, replace=False):
-        wrong = right.copy()
-        wrong[place] ^= np.uint32(1)
-        noticed += case.wrong(case.given, wrong) is not None
-    # One NaN is as good as another, so a few bits do not matter.
-    assert noticed == 40 if feature in ("subgroup", "dot4", *ARITHMETIC) else noticed >= 25
 
 
 @pytest.mark.device("vulkan")
@@ -90,9 +42,81 @@ def test_a_wrong_answer_becomes_caps(device: Any) -> None:
     assert settled(adapter, features, {FUSED: "wrong"}, 8).errors["fma"] == 1.0
 
 
-def test_threads_that_disagree_have_no_width() -> None:
-    answer = np.full(CASES["subgroup"].given.size * 8, 8, np.uint32)
-    assert subgroup_width(answer) == 8
-    answer[80] = 16
-    assert subgroup_width(answer) == 0
-    assert CASES["subgroup"].wrong(CASES["subgroup"].given, answer) == "subgroups of 0 threads"
+@pytest.mark.device("vulkan")
+@pytest.mark.parametrize("feature", [SUBGROUP, DOT4, "pack_half", "inf_nan_preserve"])
+def test_a_wrong_answer_switches_the_feature_off_and_is_logged(
+    open_device: Callable[..., VulkanDevice],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    feature: str,
+) -> None:
+    """One bit of what the device gives is turned before it is looked at."""
+    real = opening.answer_of
+
+    def turned(device: Any, case: Any) -> Any:
+        answer = real(device, case)
+        answer[0] ^= np.uint32(case.feature == feature)
+        return answer
+
+    monkeypatch.setattr(opening, "answer_of", turned)
+    with caplog.at_level(logging.INFO, "poot_vulkan_device.opening"), open_device() as device:
+        assert feature not in device.target.caps.features
+        assert device.switched_off[feature]
+        assert device.target.caps.subgroup_width is None or feature != SUBGROUP
+    assert f"vulkan: {feature} is switched off: {device.switched_off[feature]}" in caplog.text
+
+
+def varying(table: Any, greatest: int) -> None:
+    """Let a physical device say that its subgroups are of 8 to so many threads, as its pipelines ask."""
+    from poot_vulkan_device.api import ffi, number
+
+    wanted = number("VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES")
+
+    def widen(_physical: Any, properties: Any) -> None:
+        following = properties.pNext
+        while following != ffi.NULL:
+            base = ffi.cast("VkBaseOutStructure *", following)
+            if base.sType == wanted:
+                ffi.cast("VkPhysicalDeviceSubgroupSizeControlProperties *", base).maxSubgroupSize = greatest
+            following = base.pNext
+
+    table.after["vkGetPhysicalDeviceProperties2"] = widen
+
+
+@pytest.mark.device("vulkan")
+def test_a_width_that_pipelines_ask_for_is_proved(
+    open_device: Callable[..., VulkanDevice], new_table: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device of several widths: its default is asked for, and stands where its threads report it."""
+    table = new_table()
+    varying(table, 32)
+    with open_device(functions=table) as device:
+        if SIZE_CONTROL not in device.adapter.features:
+            pytest.skip("this device has no subgroup size control")
+        assert device.adapter.subgroup[1] < device.adapter.subgroup[2]
+        width = device.target.caps.subgroup_width
+        assert width == device.adapter.subgroup[0]
+    real, seen = opening.answer_of, []
+
+    def other(device: Any, case: Any) -> Any:
+        answer = real(device, case)
+        if case.feature == SUBGROUP:
+            seen.append(case)
+            if len(seen) == 2:
+                # Right in itself, and of another width than was asked for.
+                answer = np.array(expected_of(case, 16), np.uint32)
+        return answer
+
+    monkeypatch.setattr(opening, "answer_of", other)
+    with open_device(functions=table) as device:
+        assert device.target.caps.subgroup_width is None
+        assert "16 threads where 8 were asked for" in device.switched_off[SIZE_CONTROL]
+
+
+def expected_of(case: Any, width: int) -> np.ndarray:
+    """What the subgroup case's kernel gives where subgroups have that width, by the interpreter."""
+    from poot_eval.kernel_ir import run_kernel
+
+    arrays = [case.given.copy(), np.zeros(case.given.size * case.per_thread, np.uint32)]
+    run_kernel(case.kernel, arrays, (case.given.size // case.kernel.group_size, 1, 1), subgroup_width=width)
+    return arrays[1]

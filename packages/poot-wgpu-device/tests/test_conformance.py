@@ -2,7 +2,7 @@
 
 import pytest
 
-from poot_eval.conformance import DeviceConformance, open_or_skip
+from poot_eval.conformance import DeviceConformance, KernelDeviceConformance, open_or_skip
 
 pytestmark = pytest.mark.device("wgpu")
 
@@ -15,3 +15,7 @@ def device():
 
 class TestWgpu(DeviceConformance):
     """Inherits every contract test; overrides none."""
+
+
+class TestWgpuKernels(KernelDeviceConformance):
+    """Inherits every test of devices that run kernels; overrides none."""

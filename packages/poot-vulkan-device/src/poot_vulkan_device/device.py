@@ -16,11 +16,11 @@ from poot_executor.device import Buffer, BufferKind, BufferSlice, Commands, Comp
 from poot_executor.errors import DeviceLost, DeviceTimeout, KernelFault, Poisoned
 from poot_executor.kernel.ir import Kernel
 from poot_executor.kernel_device import KernelDevice
+from poot_executor.known_answers import LOOP_LIMIT
 from poot_vulkan_device.adapter import Adapter
 from poot_vulkan_device.api import Handle
 from poot_vulkan_device.commands import Commands as Encoder
 from poot_vulkan_device.emit import CUT_SHORT, ENTRY, binds_fault, emit
-from poot_vulkan_device.features import LOOP_LIMIT
 from poot_vulkan_device.memory import Memory, host_bytes, host_target
 from poot_vulkan_device.native import Native
 from poot_vulkan_device.pipeline_cache import PipelineCache
@@ -116,9 +116,13 @@ class VulkanDevice(KernelDevice):
         """The caps that remain after known answers. What was compiled for the former ones is dropped."""
         self._target = Target("vulkan", caps)
         self.switched_off = dict(switched_off)
-        self._drop_kernels()
         chosen = self._native.adapter.subgroup[1] != self._native.adapter.subgroup[2]
-        self._pipelines.width = caps.subgroup_width if chosen else None
+        self.require_width(caps.subgroup_width if chosen else None)
+
+    def require_width(self, width: int | None) -> None:
+        """Let the pipelines that follow ask for subgroups of so many threads; None asks for nothing."""
+        self._drop_kernels()
+        self._pipelines.width = width
 
     def set_timeout(self, seconds: float) -> None:
         """Bound each wait from now on."""

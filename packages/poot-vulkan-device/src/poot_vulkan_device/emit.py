@@ -19,17 +19,11 @@ from poot_executor.kernel.loop_rounds import loop_rounds
 from poot_executor.kernel.passes.expand import expand_routines
 from poot_executor.kernel.routines import ROUTINES
 from poot_executor.kernel.rules import Rules
+from poot_executor.known_answers import LOOP_LIMIT, PACK_HALF, UNBOUNDED_LOOPS, UNPACK_HALF
+from poot_executor.known_arithmetic import INF_NAN_PRESERVE
 from poot_vulkan_device.accesses import Accesses
 from poot_vulkan_device.assembler import Module, to_bytes
-from poot_vulkan_device.features import (
-    DENORM_PRESERVE,
-    INF_NAN_PRESERVE,
-    LOOP_LIMIT,
-    PACK_HALF,
-    ROUNDING_RTE,
-    UNBOUNDED_LOOPS,
-    UNPACK_HALF,
-)  # fmt: skip
+from poot_vulkan_device.features import DENORM_PRESERVE, ROUNDING_RTE
 from poot_vulkan_device.spirv import BuiltIn, Capability, Code, Decoration, Mode, Scope, Semantics, Storage
 
 ENTRY = "main"

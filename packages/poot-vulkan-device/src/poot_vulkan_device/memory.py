@@ -18,6 +18,7 @@ from poot_executor.errors import OutOfMemory
 from poot_vulkan_device.adapter import Adapter, Kind
 from poot_vulkan_device.allocator import Allocator, Piece
 from poot_vulkan_device.api import Handle
+from poot_vulkan_device.errors import VulkanError
 from poot_vulkan_device.native import Native
 
 BLOCK_BYTES = 64 << 20
@@ -59,9 +60,15 @@ class _Blocks:
         memory = self._native.allocate(type, nbytes)
         if memory is None:
             return None
-        self._used[heap] += nbytes
         if adapter.memory[type].mapped:
-            self.views[memory] = np.frombuffer(self._native.map(memory, nbytes), np.uint8)
+            try:
+                self.views[memory] = np.frombuffer(self._native.map(memory, nbytes), np.uint8)
+            except VulkanError as error:
+                self._native.free(memory)
+                if error.out_of_memory:
+                    return None
+                raise
+        self._used[heap] += nbytes
         return memory
 
     def release(self, type: int, nbytes: int, memory: Handle) -> None:
@@ -93,9 +100,26 @@ class Memory:
     def allocate(self, kind: BufferKind, nbytes: int) -> Buffer:
         """A buffer with undefined content. Raises OutOfMemory."""
         size = words(max(nbytes, 1))
-        native, limit = self._native, self._native.adapter.limits.allocation_bytes
+        limit = self._native.adapter.limits.allocation_bytes
         if size > limit:
             raise OutOfMemory(nbytes, self.info().free, limit, kind.value)
+        try:
+            handle, piece = self._bound(kind, nbytes, size)
+        except VulkanError as error:
+            if error.out_of_memory:
+                raise OutOfMemory(nbytes, self.info().free, limit, kind.value) from error
+            raise
+        whole = self._blocks.views.get(piece.block.memory)
+        visible = whole is not None and not self._hidden(kind)
+        view = whole[piece.offset : piece.offset + size] if whole is not None and visible else None
+        buffer = Buffer(kind, nbytes, Region(handle, piece, view))
+        self._used[kind] += size
+        self._live.add(buffer)
+        return buffer
+
+    def _bound(self, kind: BufferKind, nbytes: int, size: int) -> tuple[Handle, Piece]:
+        """A Vulkan buffer and the memory that it lies in, or neither."""
+        native = self._native
         handle, needed, alignment, allowed = native.create_buffer(size)
         piece = None
         try:
@@ -106,13 +130,7 @@ class Memory:
             if piece is not None:
                 self._allocator.give(piece)
             raise
-        whole = self._blocks.views.get(piece.block.memory)
-        visible = whole is not None and not self._hidden(kind)
-        view = whole[piece.offset : piece.offset + size] if whole is not None and visible else None
-        buffer = Buffer(kind, nbytes, Region(handle, piece, view))
-        self._used[kind] += size
-        self._live.add(buffer)
-        return buffer
+        return handle, piece
 
     def _piece(self, kind: BufferKind, nbytes: int, needed: int, alignment: int, allowed: int) -> Piece:
         """Memory of the best type that has some. Raises OutOfMemory."""

@@ -4,35 +4,36 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from contextlib import suppress
-
-import numpy as np
 
 from poot_executor.cache import CompileCache, source_digest
 from poot_executor.compile.target import Caps
-from poot_executor.device import BoundArg, BufferKind, BufferSlice, Dispatch
-from poot_executor.errors import DeviceNotFound, OutOfMemory, Poisoned, Unsupported
+from poot_executor.errors import DeviceNotFound, OutOfMemory, Unsupported
+from poot_executor.known_answers import (
+    DOT4,
+    PACK_HALF,
+    SUBGROUP,
+    UNBOUNDED_LOOPS,
+    UNPACK_HALF,
+    Case,
+    Words,
+    answer_of,
+    cases,
+    subgroup_width,
+)  # fmt: skip
+from poot_executor.known_arithmetic import CONTRACTION, DENORMALS, FUSED, INF_NAN_PRESERVE, arithmetic_cases
 from poot_executor.settings import DeviceSettings
 from poot_vulkan_device.adapter import Adapter
 from poot_vulkan_device.caps import Arithmetic, caps_of, work_budget
 from poot_vulkan_device.device import VulkanDevice
 from poot_vulkan_device.errors import VulkanError
-from poot_vulkan_device.features import (
-    DENORM_PRESERVE,
-    INF_NAN_PRESERVE,
-    PACK_HALF,
-    ROUNDING_RTE,
-    UNBOUNDED_LOOPS,
-    UNPACK_HALF,
-)  # fmt: skip
+from poot_vulkan_device.features import DENORM_PRESERVE, ROUNDING_RTE, SIZE_CONTROL
 from poot_vulkan_device.instance import Instance
-from poot_vulkan_device.known_answers import CONTRACTION, DENORMALS, FUSED, GROUP, Case, Words, cases, subgroup_width
 from poot_vulkan_device.native import Native
 from poot_vulkan_device.pipeline_cache import PipelineCache
 
 logger = logging.getLogger(__name__)
 
-_NAMED = frozenset({"subgroup", "dot4", INF_NAN_PRESERVE, DENORM_PRESERVE, ROUNDING_RTE})
+_NAMED = frozenset({SUBGROUP, DOT4, INF_NAN_PRESERVE, DENORM_PRESERVE, ROUNDING_RTE})
 """Features that a driver names."""
 
 _ALWAYS_TRIED = frozenset({PACK_HALF, UNPACK_HALF, UNBOUNDED_LOOPS})
@@ -71,7 +72,7 @@ def open_adapter(instance: Instance, place: int, settings: DeviceSettings, *, st
         raise
     for feature, reason in device.switched_off.items():
         # What a driver names and gets wrong is its fault; the rest is merely not there.
-        level = logging.WARNING if feature in _NAMED else logging.INFO
+        level = logging.WARNING if feature in _NAMED | {SIZE_CONTROL} else logging.INFO
         logger.log(level, "vulkan: %s is switched off: %s", feature, reason)
     return device
 
@@ -81,17 +82,17 @@ def _settle(device: VulkanDevice, native: Native, features: frozenset[str]) -> N
     adapter = native.adapter
     wrong: dict[str, str] = {}
     width = None
-    for case in cases():
+    for case in (*cases(), *arithmetic_cases()):
         if case.feature in _NAMED and case.feature not in features:
             continue
-        answer = _run(device, case)
-        reason = answer if isinstance(answer, str) else case.wrong(case.given, answer)
+        answer, reason = _tried(device, case)
         if reason is not None:
             wrong[case.feature] = reason
-        elif case.feature == "subgroup" and not isinstance(answer, str):
-            width = _fixed_width(native, subgroup_width(answer))
+        elif case.feature == SUBGROUP and answer is not None:
+            width, reason = _fixed_width(device, case, answer)
+            wrong |= {} if reason is None else {SIZE_CONTROL: reason}
     caps = settled(adapter, features, wrong, width)
-    device.settle(caps, {name: reason for name, reason in wrong.items() if name in features})
+    device.settle(caps, {name: reason for name, reason in wrong.items() if name in features | {SIZE_CONTROL}})
 
 
 def settled(adapter: Adapter, features: frozenset[str], wrong: Mapping[str, str], width: int | None) -> Caps:
@@ -104,33 +105,26 @@ def settled(adapter: Adapter, features: frozenset[str], wrong: Mapping[str, str]
     return caps_of(adapter, kept, width, arithmetic)
 
 
-def _fixed_width(native: Native, answered: int) -> int | None:
-    """The width that subgroups have: the only one, or the default where a pipeline may ask for it."""
-    default, least, greatest = native.adapter.subgroup
+def _fixed_width(device: VulkanDevice, case: Case, answer: Words) -> tuple[int | None, str | None]:
+    """The width that subgroups have: the only one there is, or the default where pipelines that ask for it get it;
+    None where there is none. And what is wrong with asking.
+    """
+    default, least, greatest = device.adapter.subgroup
     if least == greatest:
-        return answered
-    return default if "size_control" in native.adapter.features and least <= default <= greatest else None
+        return subgroup_width(answer), None
+    if SIZE_CONTROL not in device.adapter.features:
+        return None, None
+    device.require_width(default)
+    asked, reason = _tried(device, case)
+    if asked is not None and reason is None and subgroup_width(asked) != default:
+        reason = f"subgroups of {subgroup_width(asked)} threads where {default} were asked for"
+    return (default, None) if reason is None else (None, reason)
 
 
-def _run(device: VulkanDevice, case: Case) -> Words | str:
-    """What the case's kernel gives, or why it does not run."""
-    given = device.allocate(BufferKind.STAGING, case.given.nbytes)
-    answer = device.allocate(BufferKind.STAGING, case.given.nbytes * case.per_thread)
+def _tried(device: VulkanDevice, case: Case) -> tuple[Words | None, str | None]:
+    """What the case's kernel gives, and what is wrong with it or why it does not run."""
     try:
-        args = tuple(BoundArg(BufferSlice(b, 0, b.nbytes), b.nbytes // 4) for b in (given, answer))
-        dispatch = Dispatch(device.loaded(case.kernel), args, (case.given.size // GROUP, 1, 1), 1)
-        device.write(given, case.given)
-        recording = device.record([dispatch], BufferSlice(answer, 0, answer.nbytes))
-        device.replay(recording)
-        device.synchronize()
-        out = np.empty(answer.nbytes // 4, np.uint32)
-        device.read(answer, out)
-        device.release(recording)
+        answer = answer_of(device, case)
     except (VulkanError, Unsupported, OutOfMemory) as error:
-        return str(error)
-    finally:
-        # A device that was lost takes nothing back, and the first error is the one to see.
-        with suppress(Poisoned):
-            device.free(given)
-            device.free(answer)
-    return out
+        return None, str(error)
+    return answer, case.wrong(case.given, answer)

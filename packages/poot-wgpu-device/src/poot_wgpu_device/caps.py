@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from poot_executor.compile.target import Caps
+from poot_executor.known_answers import DOT4, PACK_HALF, UNBOUNDED_LOOPS, UNPACK_HALF
 
 WANTED = ("subgroup", "subgroup-barrier", "timestamp-query")
 """Library features that are asked for where the adapter has them."""
 
-ALWAYS_TRIED = frozenset({"dot4", "pack2x16float", "unpack2x16float", "unbounded_loops"})
+ALWAYS_TRIED = frozenset({DOT4, PACK_HALF, UNPACK_HALF, UNBOUNDED_LOOPS})
 """Features of kernels that every implementation of WGSL should have, and keeps where their known answers were right."""
 
 _ROUTINES: Mapping[str, float] = MappingProxyType(
@@ -53,6 +54,7 @@ def caps_of(adapter: Adapter, features: Set[str], subgroup_width: int | None) ->
     """The caps of an adapter with those kernel features."""
     limit = adapter.limits
     groups = limit["groups"]
+    width = subgroup_width if "subgroup" in features else None
     return Caps(
         # One storage buffer is the fault word's.
         max_bindings=limit["bindings"] - 1,
@@ -67,8 +69,10 @@ def caps_of(adapter: Adapter, features: Set[str], subgroup_width: int | None) ->
         group_threads=32 if adapter.is_llvmpipe else 64,
         # WebGPU does not say how wide a GPU is: this many groups fill a large one.
         parallel_groups=adapter.processors if adapter.software else 256,
-        tile_rows=32,
-        subgroup_width=subgroup_width if "subgroup" in features else None,
+        # A CPU reads ahead where neighbouring lanes have rows of their own, and a reduction over lanes costs it much.
+        # On a GPU the lanes of a subgroup share a row, as far as it has subgroups of one width.
+        tile_rows=32 if adapter.software or width is None else 1,
+        subgroup_width=width,
         features=frozenset(features),
         # naga asks for no exact arithmetic. Mesa's llvmpipe does not fuse, but simplifies (a + b) − a and factors a·b
         # + a·c.

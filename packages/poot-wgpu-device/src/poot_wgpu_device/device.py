@@ -17,12 +17,13 @@ from poot_executor.device import Buffer, BufferKind, BufferSlice, Commands, Comp
 from poot_executor.errors import DeviceError, DeviceLost, DeviceTimeout, KernelFault, Poisoned
 from poot_executor.kernel.ir import Kernel
 from poot_executor.kernel_device import KernelDevice
+from poot_executor.known_answers import LOOP_LIMIT
 from poot_wgpu_device.emit import ENTRY, emit
 from poot_wgpu_device.memory import Memory, host_bytes, host_target, words
 from poot_wgpu_device.native import STORAGE, Native
 from poot_wgpu_device.program import WgpuKernel, load_kernel, release_kernel
 from poot_wgpu_device.queue import Recorder, WgpuRecording, parse
-from poot_wgpu_device.rounds import CUT_SHORT, LIMIT, binds_fault
+from poot_wgpu_device.rounds import CUT_SHORT, binds_fault
 from poot_wgpu_device.wait import Worker
 
 UNSENT_BYTES = 64 << 20
@@ -226,7 +227,7 @@ class WgpuDevice(KernelDevice):
         if word:
             fault = KernelFault(recording.names.get(word >> 8, "unknown"), word & 0xFF)
             if fault.code == CUT_SHORT:
-                fault.add_note(f"code {CUT_SHORT}: this device ends all loops of a thread after {LIMIT:,} rounds")
+                fault.add_note(f"code {CUT_SHORT}: this device ends all loops of a thread after {LOOP_LIMIT:,} rounds")
             raise fault
 
     def device_time(self) -> float | None:

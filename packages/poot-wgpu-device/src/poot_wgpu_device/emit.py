@@ -18,6 +18,9 @@ from poot_executor.compile.target import Caps
 from poot_executor.dtype import DType
 from poot_executor.errors import Unsupported
 from poot_executor.kernel.ir import KERNEL_OPS, Access, Block, Kernel, KType, Op, Val
+from poot_executor.kernel.passes.expand import expand_routines
+from poot_executor.kernel.routines import ROUTINES
+from poot_executor.known_answers import PACK_HALF, UNPACK_HALF
 from poot_wgpu_device.rounds import CUT_SHORT, watches_loops
 from poot_wgpu_device.routines import routine_text
 
@@ -35,6 +38,9 @@ BUILTINS: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 """Arguments that the entry point may take: WGSL builtin and type."""
 
+_CONVERSIONS = MappingProxyType({"half_to_float": UNPACK_HALF, "float_to_half": PACK_HALF})
+"""Operations with a builtin and a routine: the builtin where its known answers were right on this device."""
+
 
 def type_name(type: KType) -> str:
     """`f32`, `vec4<u32>`."""
@@ -42,10 +48,17 @@ def type_name(type: KType) -> str:
 
 
 class Emitter:
-    """The text of one kernel under construction. Rules call `define`, `line` and `block`."""
+    """The text of one kernel under construction. Rules call `define`, `line` and `block`. `kernel` is what is emitted,
+    `identity` what a fault word names."""
 
     def __init__(self, kernel: Kernel, caps: Caps, rules: Mapping[str, Callable[[Emitter, Op], None]]) -> None:
-        self.kernel = kernel
+        self.identity = kernel.identity
+        replaced = {
+            name: routine
+            for name, routine in ROUTINES.items()
+            if name not in _CONVERSIONS or _CONVERSIONS[name] not in caps.features
+        }
+        self.kernel = expand_routines(kernel, replaced)
         self.caps = caps
         self.accesses = Accesses(kernel)
         self.watched = watches_loops(kernel, caps)
@@ -142,7 +155,7 @@ class Emitter:
         """Set the fault word where the condition holds: the kernel's identity and the code. Of several the greatest
         stays."""
         with self.braces(f"if ({condition})"):
-            self.line(f"atomicMax(&fault[0], {self.kernel.identity << 8 | code}u);")
+            self.line(f"atomicMax(&fault[0], {self.identity << 8 | code}u);")
 
     def use(self, *names: str) -> None:
         """Take routines along."""

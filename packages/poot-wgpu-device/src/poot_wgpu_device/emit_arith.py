@@ -99,14 +99,16 @@ def _bitcast(e: Emitter, op: Op) -> None:
     e.define(op, f"bitcast<{type_name(op.result.type)}>({value})")
 
 
-def _half(feature: str, builtin: str, routine: str) -> Rule:
-    """The builtin where its known answers were right on this device, else integers."""
+def _half(pattern: str) -> Rule:
+    """A builtin of scalars, a lane at a time for a vector."""
 
     def rule(e: Emitter, op: Op) -> None:
-        if feature in e.caps.features and op.result.type.width == 1:
-            e.define(op, builtin.format(*e.operands(op)))
+        (value,), type = e.operands(op), op.result.type
+        if type.width == 1:
+            e.define(op, pattern.format(value))
         else:
-            _routine(routine)(e, op)
+            lanes = ", ".join(pattern.format(f"{value}.{lane}") for lane in "xyzw"[: type.width])
+            e.define(op, f"{type_name(type)}({lanes})")
 
     return rule
 
@@ -156,13 +158,13 @@ ARITHMETIC: Mapping[str, Rule] = MappingProxyType(
         "dot4": _dot4,
         "vector": _vector,
         "extract": _extract,
-        "half_to_float": _half("unpack2x16float", "unpack2x16float({0}).x", "poot_half_to_float"),
-        "float_to_half": _half("pack2x16float", "pack2x16float(vec2<f32>({0}, 0.0f))", "poot_float_to_half"),
+        "half_to_float": _half("unpack2x16float({0}).x"),
+        "float_to_half": _half("pack2x16float(vec2<f32>({0}, 0.0f))"),
         "rsqrt": _format("inverseSqrt({0})"),
         **{name: _format(f"{name}({{0}})") for name in ("abs", "sqrt", "floor", "round")},
         **{name: _format(f"{name}({{0}}, {{1}})") for name in ("min", "max")},
         "fma": _format("fma({0}, {1}, {2})"),
-        **{name: _routine(f"poot_{name}") for name in ("exp", "log", "sin", "cos", "tanh", "erf", "pow", "mulhi")},
+        "mulhi": _routine("poot_mulhi"),
         **{
             name: _format(f"{{0}} {sign} {{1}}")
             for name, sign in (

@@ -2,32 +2,6 @@
 @group(0) @binding(0) var<storage, read> b0_x: array<u32>;
 @group(0) @binding(1) var<storage, read_write> b1_y: array<f32>;
 
-fn poot_is_nan(x: f32) -> bool {
-    return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u;
-}
-
-fn poot_scale(x: f32, n: i32) -> f32 {
-    let half = n >> 1u;
-    return x * bitcast<f32>((half + 127) << 23u) * bitcast<f32>((n - half + 127) << 23u);
-}
-
-fn poot_exp(x: f32) -> f32 {
-    let y = clamp(x, -104.0f, 89.0f);
-    let n = round(y * 1.442695f);
-    let r = (y - n * 0.693359375f) - n * -0.00021219444f;
-    let p = fma(fma(fma(fma(0.00139506f, r, 0.008368954f), r, 0.041666206f), r, 0.16666518f), r, 0.5f);
-    let value = poot_scale(1.0f + fma(r * r, p, r), i32(n));
-    return select(value, x, poot_is_nan(x));
-}
-
-fn poot_half_to_float(half: u32) -> f32 {
-    let sign = (half & 0x8000u) << 16u;
-    let rest = half & 0x7fffu;
-    let small = bitcast<u32>(f32(rest) * 5.9604645e-8f);
-    let normal = (rest << 13u) + select(0x38000000u, 0x70000000u, rest >= 0x7c00u);
-    return bitcast<f32>(sign | select(normal, small, rest < 0x400u));
-}
-
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
     let v0 = i32(group.x);
@@ -40,10 +14,52 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let v7 = u32(v6);
     let v8 = v7 * 16u;
     let v9 = v5 >> (v8 & 31u);
-    let v10 = poot_half_to_float(v9);
-    let v11 = -v10;
-    let v12 = poot_exp(v11);
-    let v13 = v12 + 1.0f;
-    let v14 = v10 / v13;
-    b1_y[v3] = v14;
+    let v10 = v9 & 32768u;
+    let v11 = v10 << 16u;
+    let v12 = v9 & 32767u;
+    let v13 = f32(v12);
+    let v14 = v13 * 5.9604645e-08f;
+    let v15 = bitcast<u32>(v14);
+    let v16 = v12 << 13u;
+    let v17 = v12 >= 31744u;
+    let v18 = select(939524096u, 1879048192u, v17);
+    let v19 = v16 + v18;
+    let v20 = v12 < 1024u;
+    let v21 = select(v19, v15, v20);
+    let v22 = v11 | v21;
+    let v23 = bitcast<f32>(v22);
+    let v24 = -v23;
+    let v25 = max(v24, (-104.0f));
+    let v26 = min(v25, 89.0f);
+    let v27 = v26 * 1.442695f;
+    let v28 = round(v27);
+    let v29 = v28 * 0.6933594f;
+    let v30 = v26 - v29;
+    let v31 = v28 * (-2.1219444e-04f);
+    let v32 = v30 - v31;
+    let v33 = fma(0.00139506f, v32, 0.008368954f);
+    let v34 = fma(v33, v32, 0.041666206f);
+    let v35 = fma(v34, v32, 0.16666518f);
+    let v36 = fma(v35, v32, 0.5f);
+    let v37 = v32 * v32;
+    let v38 = fma(v37, v36, v32);
+    let v39 = v38 + 1.0f;
+    let v40 = i32(v28);
+    let v41 = v40 >> 1u;
+    let v42 = v41 + 127i;
+    let v43 = v42 << 23u;
+    let v44 = bitcast<f32>(v43);
+    let v45 = v39 * v44;
+    let v46 = v40 - v41;
+    let v47 = v46 + 127i;
+    let v48 = v47 << 23u;
+    let v49 = bitcast<f32>(v48);
+    let v50 = v45 * v49;
+    let v51 = bitcast<u32>(v24);
+    let v52 = v51 & 2147483647u;
+    let v53 = v52 > 2139095040u;
+    let v54 = select(v50, v24, v53);
+    let v55 = v54 + 1.0f;
+    let v56 = v23 / v55;
+    b1_y[v3] = v56;
 }

@@ -25,7 +25,8 @@ import pytest
 # Before they are imported, so that a failing assertion of the suite shows its values.
 pytest.register_assert_rewrite("poot_eval.conformance")
 
+from poot_eval.conformance.kernel_suite import KernelDeviceConformance  # noqa: E402
 from poot_eval.conformance.opening import open_or_skip  # noqa: E402
 from poot_eval.conformance.suite import DeviceConformance  # noqa: E402
 
-__all__ = ["DeviceConformance", "open_or_skip"]
+__all__ = ["DeviceConformance", "KernelDeviceConformance", "open_or_skip"]

@@ -62,6 +62,17 @@ def launch(
             device.free(buffer)
 
 
+def written(
+    device: KernelDevice, kernel: Kernel, arrays: Sequence[Array], groups: int | tuple[int, int, int]
+) -> list[Array]:
+    """`launch`, and of the arrays only those that the kernel may write. One number is the groups along the first
+    axis.
+    """
+    grid = (groups, 1, 1) if isinstance(groups, int) else groups
+    left = launch(device, kernel, arrays, grid)
+    return [a for param, a in zip(kernel.params, left, strict=True) if param.access is Access.READ_WRITE]
+
+
 def interpreted(kernel: Kernel, arrays: Sequence[Array], groups: tuple[int, int, int], caps: Caps) -> list[Array]:
     """The same in the interpreter, where races and stray stores raise."""
     copies = [array.copy() for array in arrays]

@@ -1,5 +1,4 @@
-"""Errors of arithmetic in units in the last place, against float64: what the caps state is an upper bound, and not a
-loose one."""
+"""Errors of arithmetic in units in the last place, against float64: what the caps state is an upper bound."""
 
 from __future__ import annotations
 
@@ -11,19 +10,23 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from poot_eval.conformance.inputs import Rng
+from poot_eval.conformance.launching import written
 from poot_executor.dtype import DType
 from poot_executor.kernel.builder import KernelBuilder
 from poot_executor.kernel.ir import Access, Kernel
-
-pytestmark = pytest.mark.device("vulkan")
+from poot_executor.kernel_device import KernelDevice
 
 COUNT = 1 << 18
+
+
 GROUP = 64
 
 Floats = NDArray[np.float32]
 
 
 def kernel_of(kind: str, arity: int) -> Kernel:
+    """y = the operation of so many sources."""
     b = KernelBuilder(f"accuracy_{kind}", GROUP)
     sources = [b.buffer(f"x{k}", DType.F32, Access.READ) for k in range(arity)]
     target = b.buffer("y", DType.F32, Access.READ_WRITE)
@@ -33,6 +36,7 @@ def kernel_of(kind: str, arity: int) -> Kernel:
 
 
 def uniform(low: float, high: float) -> Callable[[np.random.Generator], Floats]:
+    """Numbers from `low` to `high`."""
     return lambda rng: rng.uniform(low, high, COUNT).astype(np.float32)
 
 
@@ -42,6 +46,7 @@ def scaled(low: float, high: float) -> Callable[[np.random.Generator], Floats]:
 
 
 def signed(low: float, high: float) -> Callable[[np.random.Generator], Floats]:
+    """The same of both signs."""
     return lambda rng: scaled(low, high)(rng) * rng.choice(np.array([-1, 1], np.float32), COUNT)
 
 
@@ -51,6 +56,7 @@ def near_quadrants(_: np.random.Generator) -> Floats:
 
 
 ERF = np.vectorize(math.erf, otypes=[np.float64])
+
 
 RANGES = [
     ("div", (signed(1e-18, 1e18), signed(1e-18, 1e18)), np.divide),
@@ -79,24 +85,6 @@ def units(got: Floats, exact: NDArray[np.float64]) -> NDArray[np.float64]:
     rounded = exact.astype(np.float32)
     spacing = np.spacing(np.maximum(np.abs(rounded), np.finfo(np.float32).tiny)).astype(np.float64)
     return np.abs(got.astype(np.float64) - exact) / spacing
-
-
-@pytest.mark.parametrize(
-    ("kind", "sources", "exact"), RANGES, ids=[f"{place}-{kind}" for place, (kind, _, _) in enumerate(RANGES)]
-)
-def test_error_is_within_what_the_caps_state(
-    device: Any, run: Any, rng: Any, kind: str, sources: Any, exact: Any
-) -> None:
-    arguments = [source(rng) for source in sources]
-    (got,) = run(kernel_of(kind, len(arguments)), [*arguments, np.zeros(COUNT, np.float32)], COUNT // GROUP)
-    with np.errstate(over="ignore"):
-        error = units(got, exact(*(a.astype(np.float64) for a in arguments)))
-    worst = int(np.argmax(error))
-    where = [float(a[worst]) for a in arguments]
-    print(f"{kind}: {error[worst]:.3f} ULP at {where}")
-    assert error[worst] <= device.target.caps.errors[kind], (
-        f"{kind}{where} = {got[worst]}, off by {error[worst]:.2f} ULP"
-    )
 
 
 INF, NAN = math.inf, math.nan
@@ -149,28 +137,53 @@ EDGES: dict[str, list[tuple[float, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", EDGES)
-def test_edges(run: Any, kind: str) -> None:
-    rows = np.array(EDGES[kind], np.float64)
-    padded = np.resize(rows, (GROUP, rows.shape[1])).astype(np.float32)
-    columns = [np.ascontiguousarray(column) for column in padded.T]
-    (got,) = run(kernel_of(kind, len(columns) - 1), [*columns[:-1], np.zeros(GROUP, np.float32)], 1)
-    np.testing.assert_allclose(got[: len(rows)], columns[-1][: len(rows)], rtol=4e-7, atol=0, err_msg=kind)
+class AccuracyConformance:
+    """Stated errors, edges, denormals and contraction."""
 
+    @pytest.mark.parametrize(
+        ("kind", "sources", "exact"), RANGES, ids=[f"{place}-{kind}" for place, (kind, _, _) in enumerate(RANGES)]
+    )
+    def test_error_is_within_what_the_caps_state(
+        self, device: KernelDevice, rng: Rng, kind: str, sources: Any, exact: Any
+    ) -> None:
+        """Of many random arguments the worst."""
+        arguments = [source(rng) for source in sources]
+        (got,) = written(
+            device, kernel_of(kind, len(arguments)), [*arguments, np.zeros(COUNT, np.float32)], COUNT // GROUP
+        )
+        with np.errstate(over="ignore"):
+            error = units(got, exact(*(a.astype(np.float64) for a in arguments)))
+        worst = int(np.argmax(error))
+        where = [float(a[worst]) for a in arguments]
+        print(f"{kind}: {error[worst]:.3f} ULP at {where}")  # noqa: T201 (pytest shows it where a test fails)
+        assert error[worst] <= device.target.caps.errors[kind], (
+            f"{kind}{where} = {got[worst]}, off by {error[worst]:.2f} ULP"
+        )
 
-def test_denormals_and_contraction_are_as_stated(device: Any, run: Any, rng: Any) -> None:
-    """llvmpipe keeps denormals and rounds a product before it adds; where caps promise either, it must hold."""
-    caps = device.target.caps
-    tiny = np.full(GROUP, 1e-40, np.float32)
-    (doubled,) = run(kernel_of("add", 2), [tiny, tiny, np.zeros(GROUP, np.float32)], 1)
-    if not caps.flushes_denormals:
-        np.testing.assert_array_equal(doubled, tiny + tiny)
-    b = KernelBuilder("contraction", GROUP)
-    a, c, d = (b.buffer(name, DType.F32, Access.READ) for name in "acd")
-    target = b.buffer("y", DType.F32, Access.READ_WRITE)
-    i = b.group_id() * GROUP + b.thread_id()
-    target[i] = a[i] * c[i] + d[i]
-    x, y, z = (rng.standard_normal(COUNT).astype(np.float32) for _ in range(3))
-    (sums,) = run(b.finish(), [x, y, z, np.zeros(COUNT, np.float32)], COUNT // GROUP)
-    if not caps.contracts:
-        np.testing.assert_array_equal(sums, x * y + z)
+    INF, NAN = math.inf, math.nan
+
+    @pytest.mark.parametrize("kind", EDGES)
+    def test_edges(self, device: KernelDevice, kind: str) -> None:
+        """Zeros, infinities, NaN, overflow and ties."""
+        rows = np.array(EDGES[kind], np.float64)
+        padded = np.resize(rows, (GROUP, rows.shape[1])).astype(np.float32)
+        columns = [np.ascontiguousarray(column) for column in padded.T]
+        (got,) = written(device, kernel_of(kind, len(columns) - 1), [*columns[:-1], np.zeros(GROUP, np.float32)], 1)
+        np.testing.assert_allclose(got[: len(rows)], columns[-1][: len(rows)], rtol=4e-7, atol=0, err_msg=kind)
+
+    def test_denormals_and_contraction_are_as_stated(self, device: KernelDevice, rng: Rng) -> None:
+        """llvmpipe keeps denormals and rounds a product before it adds; where caps promise either, it must hold."""
+        caps = device.target.caps
+        tiny = np.full(GROUP, 1e-40, np.float32)
+        (doubled,) = written(device, kernel_of("add", 2), [tiny, tiny, np.zeros(GROUP, np.float32)], 1)
+        if not caps.flushes_denormals:
+            np.testing.assert_array_equal(doubled, tiny + tiny)
+        b = KernelBuilder("contraction", GROUP)
+        a, c, d = (b.buffer(name, DType.F32, Access.READ) for name in "acd")
+        target = b.buffer("y", DType.F32, Access.READ_WRITE)
+        i = b.group_id() * GROUP + b.thread_id()
+        target[i] = a[i] * c[i] + d[i]
+        x, y, z = (rng.standard_normal(COUNT).astype(np.float32) for _ in range(3))
+        (sums,) = written(device, b.finish(), [x, y, z, np.zeros(COUNT, np.float32)], COUNT // GROUP)
+        if not caps.contracts:
+            np.testing.assert_array_equal(sums, x * y + z)

@@ -1,22 +1,48 @@
-"""Known answers: a kernel for each optional feature, run when a device is opened. A wrong answer switches the feature
-off.
+"""Known answers: a kernel for each optional feature of a target, run when a device is opened. A wrong answer switches
+the feature off.
+
+Which of the cases a device tries, and by what name its emitter asks for them, is the device's own affair.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from poot_executor.device import BoundArg, BufferKind, BufferSlice, Dispatch
 from poot_executor.dtype import DType
+from poot_executor.errors import Poisoned
 from poot_executor.kernel.builder import KernelBuilder
 from poot_executor.kernel.handle import Handle
 from poot_executor.kernel.ir import Access, Kernel
-from poot_vulkan_device.features import INF_NAN_PRESERVE, LOOP_LIMIT, PACK_HALF, UNBOUNDED_LOOPS, UNPACK_HALF
+from poot_executor.kernel_device import KernelDevice
 
 GROUP = 64
+"""Threads of a group in most cases."""
+
+SUBGROUP = "subgroup"
+DOT4 = "dot4"
+"""Features of the kernel operation table."""
+
+PACK_HALF = "pack_half"
+"""The target's own conversion of f32 to f16 rounds to nearest even, overflows to infinity, keeps denormals and NaN."""
+
+UNPACK_HALF = "unpack_half"
+"""The target's own conversion of f16 to f32 is exact, denormals, infinities and NaN included."""
+
+UNBOUNDED_LOOPS = "unbounded_loops"
+"""Loops run for as long as they are told to. Mesa's llvmpipe ends those of a thread after `LOOP_LIMIT` rounds,
+silently.
+"""
+
+LOOP_LIMIT = 65_535
+"""Rounds of all loops of one thread together, nested ones multiplied (LP_MAX_TGSI_LOOP_ITERATIONS in Mesa's
+gallivm).
+"""
 
 Words = NDArray[np.uint32]
 
@@ -34,40 +60,14 @@ class Case:
     wrong: Callable[[Words, Words], str | None]
 
 
-CONTRACTION = "contraction"
-"""Not a feature: where this case's answer is wrong, products and sums are fused or rearranged."""
-
-DENORMALS = "denormals"
-"""Not a feature: where this case's answer is wrong, denormals are flushed."""
-
-FUSED = "fused"
-"""Not a feature: where this case's answer is wrong, fma rounds the product before it adds."""
-
-
-def cases() -> tuple[Case, ...]:
-    """The features that a device may have, each with its kernel and answers."""
-    halves = _halves()
-    mixed = np.arange(4096, dtype=np.uint32) * np.uint32(2654435761)
-    return (
-        _case("subgroup", mixed, _subgroup, 8, _wrong_subgroup),
-        _case("dot4", mixed, _dot4, 1, _wrong_dot4),
-        _case(UNPACK_HALF, halves, _unpack, 1, _wrong_unpack),
-        _case(PACK_HALF, _around(halves), _pack, 2, _wrong_pack),
-        _case(INF_NAN_PRESERVE, _special(), _specials, 4, _wrong_specials),
-        _case(CONTRACTION, _plain(mixed), _sums, 3, _wrong_sums),
-        _case(FUSED, _plain(mixed), _fused, 1, _wrong_fused),
-        _case(DENORMALS, mixed & np.uint32(0x807FFFFF), _tiny, 3, _wrong_tiny),
-        _case(UNBOUNDED_LOOPS, np.full(GROUP, LOOP_LIMIT + 1000, np.uint32), _loop, 1, _wrong_loop),
-    )
-
-
-def _case(
+def make_case(
     feature: str,
     given: Words,
     body: Callable[[KernelBuilder, Handle], Sequence[Handle]],
     count: int,
     wrong: Callable[[Words, Words], str | None],
 ) -> Case:
+    """A case whose kernel maps a word to `count` words by `body`."""
     b = KernelBuilder(f"known_answer_{feature}", GROUP)
     source = b.buffer("source", DType.U32, Access.READ)
     target = b.buffer("target", DType.U32, Access.READ_WRITE)
@@ -75,6 +75,48 @@ def _case(
     for k, value in enumerate(body(b, source[i])):
         target[i * count + k] = value
     return Case(feature, b.finish(), given, count, wrong)
+
+
+def answer_of(device: KernelDevice, case: Case) -> Words:
+    """What the case's kernel gives on a device. Raises what the device raises, having given everything back that a
+    device which is still there takes.
+    """
+    given = device.allocate(BufferKind.STAGING, case.given.nbytes)
+    answer = device.allocate(BufferKind.STAGING, case.given.nbytes * case.per_thread)
+    args = tuple(BoundArg(BufferSlice(b, 0, b.nbytes), b.nbytes // 4) for b in (given, answer))
+    try:
+        dispatch = Dispatch(device.loaded(case.kernel), args, (case.given.size // case.kernel.group_size, 1, 1), 1)
+        device.write(given, case.given)
+        recording = device.record([dispatch], BufferSlice(answer, 0, answer.nbytes))
+        device.replay(recording)
+        device.synchronize()
+        out = np.empty(answer.nbytes // 4, np.uint32)
+        device.read(answer, out)
+        device.release(recording)
+        return out
+    finally:
+        # A device that was lost takes nothing back, and the first error is the one to see.
+        with suppress(Poisoned):
+            device.free(given)
+            device.free(answer)
+
+
+def cases() -> tuple[Case, ...]:
+    """The features that a device may have, each with its kernel and answers."""
+    halves = _halves()
+    mixed = mixed_words()
+    return (
+        make_case(SUBGROUP, mixed, _subgroup, 8, _wrong_subgroup),
+        make_case(DOT4, mixed, _dot4, 1, _wrong_dot4),
+        make_case(UNPACK_HALF, halves, _unpack, 1, _wrong_unpack),
+        make_case(PACK_HALF, _around(halves), _pack, 2, _wrong_pack),
+        make_case(UNBOUNDED_LOOPS, np.full(GROUP, LOOP_LIMIT + 1000, np.uint32), _loop, 1, _wrong_loop),
+    )
+
+
+def mixed_words() -> Words:
+    """Words of all kinds of bits, a few thousand."""
+    return np.arange(4096, dtype=np.uint32) * np.uint32(2654435761)
 
 
 # Subgroups
@@ -171,7 +213,7 @@ def _unpack(b: KernelBuilder, word: Handle) -> list[Handle]:
 
 def _wrong_unpack(given: Words, answer: Words) -> str | None:
     expected = given.astype(np.uint16).view(np.float16).astype(np.float32)
-    return _differ("conversions of halves", answer.view(np.float32), expected)
+    return differ("conversions of halves", answer.view(np.float32), expected)
 
 
 def _pack(b: KernelBuilder, word: Handle) -> list[Handle]:
@@ -184,83 +226,12 @@ def _wrong_pack(given: Words, answer: Words) -> str | None:
     with np.errstate(over="ignore", invalid="ignore"):
         expected = given.view(np.float32).astype(np.float16)
     packed, back = np.ascontiguousarray(answer.reshape(-1, 2).T)
-    return _differ("conversions to halves", packed.astype(np.uint16).view(np.float16), expected) or _differ(
+    return differ("conversions to halves", packed.astype(np.uint16).view(np.float16), expected) or differ(
         "conversions to halves and back", back.view(np.float32), expected.astype(np.float32)
     )
 
 
-# Arithmetic
-
-
-def _special() -> Words:
-    """Zeros, infinities, NaN, the greatest numbers and ordinary ones, of both signs."""
-    positive = np.array([0, 0x7F800000, 0x7FC00000, 0x7F7FFFFF, 0x3F800000, 0x00800000, 0x40490FDB, 0x3FFFFFFF])
-    return np.resize(np.concatenate([positive, positive | 0x80000000]), GROUP).astype(np.uint32)
-
-
-def _specials(b: KernelBuilder, word: Handle) -> list[Handle]:
-    x = b.bitcast(word, DType.F32)
-    other = b.bitcast((word >> 1) ^ 0x60000000, DType.F32)
-    # A zero of the other sign, that no compiler knows.
-    zero = b.bitcast(~word & 0x80000000, DType.F32)
-    return [b.bitcast(v, DType.U32) for v in (x * -1.0, x + zero, x - x, x * 1.0000001 + other)]
-
-
-def _wrong_specials(given: Words, answer: Words) -> str | None:
-    x = given.view(np.float32)
-    other = ((given >> np.uint32(1)) ^ np.uint32(0x60000000)).view(np.float32)
-    with np.errstate(all="ignore"):
-        expected = np.stack([-x, x + np.float32(0), x - x, x * np.float32(1.0000001) + other], axis=1)
-    return _differ("results at zero, infinity or NaN", answer.view(np.float32), expected.ravel())
-
-
-def _plain(mixed: Words) -> Words:
-    """Numbers of both signs with magnitudes from 2^-7 to 2."""
-    return mixed & np.uint32(0x83FFFFFF) | np.uint32(0x3C000000)
-
-
-def _operands(b: KernelBuilder, word: Handle) -> tuple[Handle, Handle, Handle]:
-    x = b.bitcast(word, DType.F32)
-    y = b.bitcast(word ^ 0x00155555, DType.F32)
-    return x, y, b.bitcast(word ^ 0x002AAAAA, DType.F32)
-
-
-def _sums(b: KernelBuilder, word: Handle) -> list[Handle]:
-    x, y, z = _operands(b, word)
-    return [b.bitcast(v, DType.U32) for v in (x * y - z, (x + y) - x, x * y + x * z)]
-
-
-def _wrong_sums(given: Words, answer: Words) -> str | None:
-    x, y, z = (v.view(np.float32) for v in (given, given ^ np.uint32(0x00155555), given ^ np.uint32(0x002AAAAA)))
-    expected = np.stack([x * y - z, (x + y) - x, x * y + x * z], axis=1)
-    return _differ("sums and products", answer.view(np.float32), expected.ravel())
-
-
-def _fused(b: KernelBuilder, word: Handle) -> list[Handle]:
-    x, y, z = _operands(b, word)
-    return [b.bitcast(b.fma(x, y, z), DType.U32)]
-
-
-def _wrong_fused(given: Words, answer: Words) -> str | None:
-    x, y, z = (v.view(np.float32) for v in (given, given ^ np.uint32(0x00155555), given ^ np.uint32(0x002AAAAA)))
-    # Exact in float64, but for sums that lie half way between two floats to within 2^-53: there are none among these.
-    expected = (x.astype(np.float64) * y + z).astype(np.float32)
-    return _differ("products with a sum", answer.view(np.float32), expected)
-
-
-def _tiny(b: KernelBuilder, word: Handle) -> list[Handle]:
-    x = b.bitcast(word, DType.F32)
-    return [b.bitcast(v, DType.U32) for v in (x + x, x * 0.75, b.fma(x, 8388608.0, x))]
-
-
-def _wrong_tiny(given: Words, answer: Words) -> str | None:
-    x = given.view(np.float32)
-    expected = np.stack([x + x, x * np.float32(0.75), x * np.float32(8388608.0) + x], axis=1)
-    fused = np.stack([x + x, x * np.float32(0.75), (x.astype(np.float64) * 8388609.0).astype(np.float32)], axis=1)
-    got = answer.view(np.float32)
-    return _differ("sums and products of denormals", got, fused.ravel()) and _differ(
-        "sums and products of denormals", got, expected.ravel()
-    )
+# Loops
 
 
 def _loop(b: KernelBuilder, word: Handle) -> list[Handle]:
@@ -277,7 +248,7 @@ def _wrong_loop(given: Words, answer: Words) -> str | None:
     return None if (answer == total).all() else f"loops end before {word:,} rounds"
 
 
-def _differ(what: str, got: NDArray[np.floating], expected: NDArray[np.floating]) -> str | None:
+def differ(what: str, got: NDArray[np.floating], expected: NDArray[np.floating]) -> str | None:
     """Values must agree in every bit; one NaN is as good as another."""
     kind = np.uint32 if expected.dtype == np.float32 else np.uint16
     same = (got.view(kind) == expected.view(kind)) | (np.isnan(got) & np.isnan(expected))
