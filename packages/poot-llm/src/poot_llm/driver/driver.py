@@ -210,12 +210,12 @@ class Driver:
         )
         if not self._seat(sequence):
             return None
+        lease = sequence.lease
+        assert lease is not None
         try:
-            assert sequence.lease is not None
-            row = sequence.lease.row if self.kv.fixed_rows else 0
-            self._prepare_alone(row, len(ids), params, checked)
+            self._prepare_alone(lease.row if self.kv.fixed_rows else 0, len(ids), params, checked)
         except BaseException:
-            self.kv.give_back(sequence.lease)
+            self.kv.give_back(lease)
             raise
         self._open.add(sequence)
         return sequence
