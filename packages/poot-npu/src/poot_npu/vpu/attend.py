@@ -25,14 +25,11 @@ from poot_npu.vpu.rewrite import Rewrite, splat
 class WindowNodes:
     """Parameters of one model over the states that it sweeps: `windows` f32[heads, positions, width] by state, and
     `columns` i32[positions]. With `dynamic` the number of positions may differ from step to step.
-
-    `values` are new rows of V: a row that holds what is not finite must not be multiplied by a weight of 0 later.
     """
 
     dynamic: bool
     windows: dict[StateKey, Node] = field(default_factory=dict)
     columns: Node = None
-    values: dict[Value, Node] = field(default_factory=dict)
     _shared: dict[tuple[Value, ...], tuple[Node, ...]] = field(default_factory=dict)
 
     def window(self, key: StateKey, heads: int, positions: int, width: int) -> Node:
@@ -79,6 +76,11 @@ def attended(graph: Graph, low: Lowering, found: Attention, made: WindowNodes) -
     _, heads, queries, width = found.query.shape
     low.check(found.keys.update, found.keys.index, -(1 << 31), found.capacity - 1)
     query = reshaped(low.nodes[found.query], [heads, queries, width])
+    chain = list(found.chain)
+    if chain and chain[0].op == "mul":
+        # On the few queries, or the plug-in moves it to the many keys.
+        query = _applied(graph, low, chain.pop(0), query)
+    few = found.keys.index.type.count == 1
     shape = [heads, found.group, found.tokens, -1]
     parts = []
     visible, other, seen, *new = made.conditions(low, found)
@@ -89,19 +91,22 @@ def attended(graph: Graph, low: Lowering, found: Attention, made: WindowNodes) -
             values = made.window(found.values.key, heads, found.capacity, found.output.shape[-1])
         else:
             keys, values = (_by_head(low.nodes[v], v) for v in (found.keys.rows, found.values.rows))
-            made.values.setdefault(found.values.rows, low.nodes[found.values.rows])
-        scores = op.matmul(query, keys, False, True)
-        for equation in found.chain:
+        if rows is not None and few:
+            scores = op.reduce_sum(op.multiply(query, keys), longs(-1), True)
+        else:
+            scores = op.matmul(query, keys, False, True)
+        for equation in chain:
             scores = _applied(graph, low, equation, scores)
         scores = op.select(conditions[0], reshaped(scores, shape), conditions[1])
         parts.append((scores, values, conditions[2]))
     top = op.maximum(*(op.reduce_max(scores, longs(-1), True) for scores, _, _ in parts))
     total = weighted = None
-    for scores, values, may_enter in parts:
+    for number, (scores, values, may_enter) in enumerate(parts):
         power = op.exp(op.subtract(scores, top))
         mass = op.reduce_sum(power, longs(-1), True)
         entering = power if same else op.multiply(power, may_enter)
-        product = op.matmul(reshaped(entering, [heads, queries, -1]), values, False, False)
+        spread = reshaped(entering, [heads, queries, -1])
+        product = op.multiply(spread, values) if number and few else op.matmul(spread, values, False, False)
         total = mass if total is None else op.add(total, mass)
         weighted = product if weighted is None else op.add(weighted, product)
     return reshaped(op.divide(weighted, reshaped(total, [heads, queries, 1])), found.output.shape)

@@ -20,6 +20,7 @@ from poot_npu.vpu.caps import caps_of
 from poot_npu.vpu.memory import Memory, available, memory_of, zeros
 from poot_npu.vpu.model import Lowered, lower_program
 from poot_npu.vpu.modes import Mode
+from poot_npu.vpu.prepared import Prepared
 from poot_npu.vpu.recording import VpuRecording, bind
 from poot_npu.vpu.weight_uses import Dense
 from poot_npu.vpu.weights import Planes, plane_bytes, planes, take_apart
@@ -56,6 +57,7 @@ class VpuDevice(Device):
         self._target = Target(f"vpu-{mode.selector}", caps_of(mode))
         self._used = dict.fromkeys(BufferKind, 0)
         self._live: set[Buffer] = set()
+        self._prepared = Prepared()
         self._models: list[Models] = []
         self._flights: deque[Flight] = deque()
         self._seconds: float | None = None
@@ -77,6 +79,9 @@ class VpuDevice(Device):
         if buffer in self._live:
             self._live.remove(buffer)
             self._used[buffer.kind] -= buffer.nbytes
+            planes_ = memory_of(buffer).planes
+            if isinstance(planes_, Planes):
+                self._prepared.forget(planes_)
             buffer.handle = None
 
     def upload(self, use: WeightUse, stored: StoredTensor) -> Buffer:
@@ -184,7 +189,7 @@ class VpuDevice(Device):
         for key, buffer in bindings.weights.items():
             memory = memory_of(buffer)
             weights[key] = memory.planes if isinstance(memory.planes, Planes) else Dense(memory.data)
-        lowered = lower_program(program, weights, self.mode)
+        lowered = lower_program(program, weights, self.mode, self._prepared)
         try:
             compiled = tuple(None if m is None else self._compile(m.model) for m in lowered.models)
         except MemoryError:

@@ -29,6 +29,13 @@ class Lowering:
     nodes: dict[Value, Node] = field(default_factory=dict)
     faults: list[tuple[str, Node]] = field(default_factory=list)
     _bounds: dict[Value, tuple[int, int] | None] = field(default_factory=dict)
+    _shared: dict[object, Any] = field(default_factory=dict)
+
+    def shared(self, key: object, make: Callable[[], Any]) -> Any:
+        """What several values share, made once."""
+        if key not in self._shared:
+            self._shared[key] = make()
+        return self._shared[key]
 
     def operands(self, equation: Equation) -> list[Node]:
         """The nodes of an equation's operands."""

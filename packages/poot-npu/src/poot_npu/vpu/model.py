@@ -17,11 +17,13 @@ from poot_executor.graph.keys import StateKey
 from poot_executor.weights import WeightKey
 from poot_npu.vpu.attend import WindowNodes, attention_rewrite
 from poot_npu.vpu.attention import Attention, find_attentions
+from poot_npu.vpu.fusions import fused
 from poot_npu.vpu.lowering import Lowering
 from poot_npu.vpu.modes import Mode
-from poot_npu.vpu.nodes import WORD_TYPES, Node, constant, integer, loaded, longs, reshaped, stored
+from poot_npu.vpu.nodes import WORD_TYPES, Node, constant, integer, loaded, stored
 from poot_npu.vpu.packed import shared
 from poot_npu.vpu.plan import Plan, Stage, make_plan
+from poot_npu.vpu.prepared import Prepared
 from poot_npu.vpu.rewrite import Rewrite, Rewrites, float_flags
 from poot_npu.vpu.table import ROWS
 from poot_npu.vpu.weight_uses import Dense, Table, WeightNodes, Weights, weight_rewrites
@@ -30,8 +32,8 @@ from poot_npu.vpu.weight_uses import Dense, Table, WeightNodes, Weights, weight_
 @dataclass(frozen=True, slots=True, eq=False)
 class StageModel:
     """A model of one stage. Parameters in order are `reads`, `tables`, `windows` and, where there are windows, their
-    columns; results are `writes`, where there are `faults` (names of operations) one i32 vector of theirs, and where
-    there are windows an i32[1], 1 where a new row of V is not finite. `keep` are arrays that its constants share."""
+    columns; results are `writes` and, where there are `faults` (names of operations), one i32 vector of theirs. `keep`
+    are arrays that its constants share."""
 
     model: openvino.Model
     reads: tuple[Value, ...]
@@ -61,11 +63,11 @@ class Lowered:
     attentions: tuple[Attention, ...]
 
 
-def lower_program(program: Program, weights: Weights, mode: Mode) -> Lowered:
+def lower_program(program: Program, weights: Weights, mode: Mode, prepared: Prepared) -> Lowered:
     """Raises Unsupported naming the operation."""
     graph = program.graph
-    made, swept = WeightNodes(not mode.exact), WindowNodes(mode.dynamic)
-    rewrites = {**float_flags(graph), **weight_rewrites(graph, weights, made)}
+    made, swept = WeightNodes(not mode.exact, prepared), WindowNodes(mode.dynamic)
+    rewrites = {**fused(graph), **float_flags(graph), **weight_rewrites(graph, weights, made)}
     attentions = [a for a in find_attentions(graph) if a.output not in rewrites]
     plan, attentions = _settled(graph, rewrites, attentions, swept)
     models = []
@@ -142,7 +144,6 @@ def _stage_model(
     windows: tuple[WindowUse, ...] = ()
     if number == 0 and swept.windows:
         inputs += [*swept.windows.values(), swept.columns]
-        results.append(op.result(_not_finite(list(swept.values.values()))))
         windows = tuple(
             WindowUse(key, node.get_partial_shape()[0].get_length(), node.get_partial_shape()[2].get_length())
             for key, node in swept.windows.items()
@@ -151,14 +152,6 @@ def _stage_model(
     tables = tuple(table for _, table in made.tables)
     names = tuple(name for name, _ in low.faults)
     return StageModel(model, tuple(parameters), tables, windows, tuple(writes), names, tuple(made.keep))
-
-
-def _not_finite(rows: list[Node]) -> Node:
-    """i32[1]: 1 where one of these values is not finite."""
-    flat = [reshaped(node, [-1]) for node in rows]
-    whole = op.concat(flat, 0) if len(flat) > 1 else flat[0]
-    wrong = op.convert(op.logical_not(op.is_finite(whole)), openvino.Type.i32)
-    return op.reduce_max(wrong, longs(0), True)
 
 
 def _handed_on(node: Node, value: Value) -> Node:

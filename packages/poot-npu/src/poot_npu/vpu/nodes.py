@@ -129,4 +129,4 @@ def _half(x: Node) -> Node:
     finite = op.select(op.less(size, real(2.0**-14)), tiny, normal)
     infinite = op.select(op.less(x, real(0.0)), real(-np.inf), real(np.inf))
     rounded = op.select(op.less(size, real(65520.0)), finite, infinite)
-    return op.select(op.is_nan(x), x, rounded)
+    return op.select(op.equal(x, x), rounded, x)

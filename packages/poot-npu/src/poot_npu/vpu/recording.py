@@ -82,6 +82,7 @@ class VpuRecording:
 def bind(lowered: Lowered, compiled: Sequence[Any], program: Program, bindings: Bindings) -> VpuRecording:
     """Requests of the compiled models over this memory."""
     homes = _Homes(lowered.graph, program, bindings)
+    homes.together([a.values.rows for a in lowered.attentions])
     stages = []
     for model, made, stage in zip(lowered.models, compiled, lowered.plan.stages, strict=True):
         request, faults, names = None, np.empty(0, np.int32), ()
@@ -119,9 +120,7 @@ class BoundWindows:
         self._sweep = sweep_of(lowered.graph, lowered.attentions, homes.slot)
         self._columns = np.arange(self._sweep.capacity, dtype=np.int32)
         self._length = 0
-        self._flag = np.zeros(1, np.int32)
-        self._keep = openvino.Tensor(self._flag, shared_memory=True)
-        request.set_output_tensor(len(model.writes) + bool(model.faults), self._keep)
+        self._rows = homes.together([a.values.rows for a in lowered.attentions])
 
     def fit(self) -> None:
         """Sweep as many positions as the step sees."""
@@ -137,7 +136,7 @@ class BoundWindows:
 
     def check(self) -> None:
         """Remember where a state got what is not finite."""
-        if self._flag[0]:
+        if not np.isfinite(self._rows).all():
             for memory in self._memories:
                 memory.finite = False
 
@@ -191,7 +190,7 @@ class _Homes:
         for value, memory in self._fields:
             if graph.input(value) is None:
                 self._places.setdefault(value, memory[: value.type.nbytes])
-        self._own: dict[Value, Bytes] = {}
+        self._together: NDArray[np.float32] | None = None
 
     def bytes(self, value: Value) -> Bytes:
         """The memory of a value that is read."""
@@ -207,6 +206,17 @@ class _Homes:
     def state(self, key: StateKey, nbytes: int) -> Bytes:
         """A state's first bytes: a smaller entry sees the first rows of a longer buffer."""
         return memory_of(self._bindings.states[key]).data[:nbytes]
+
+    def together(self, values: list[Value]) -> NDArray[np.float32]:
+        """Values f32 that get memory of their own, one after another; all of it."""
+        if self._together is None:
+            distinct = list(dict.fromkeys(v for v in values if v not in self._places))
+            self._together = np.zeros(sum(v.type.count for v in distinct), np.float32)
+            start = 0
+            for value in distinct:
+                self._places[value] = self._together[start : start + value.type.count].view(np.uint8)
+                start += value.type.count
+        return self._together
 
     def state_memory(self, key: StateKey) -> Memory:
         """A state's memory, with its window."""

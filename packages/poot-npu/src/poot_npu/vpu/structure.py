@@ -60,7 +60,7 @@ def greatest(lowering: Lowering, equation: Equation) -> Node:
 
 def ranked(x: Node) -> Node:
     """Floats with NaN as -inf."""
-    return op.select(op.is_nan(x), real(-np.inf), x)
+    return op.select(op.equal(x, x), x, real(-np.inf))
 
 
 def argmax(lowering: Lowering, equation: Equation) -> Node:

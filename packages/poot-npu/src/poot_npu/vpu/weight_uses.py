@@ -12,13 +12,13 @@ import openvino
 from openvino import opset15 as op
 
 from poot_executor.compile.classify import weight_of
-from poot_executor.dtype import DType
 from poot_executor.errors import Unsupported
 from poot_executor.graph.graph import Equation, Graph, Value
 from poot_executor.weights import WeightKey
 from poot_npu.vpu.lowering import Lowering
-from poot_npu.vpu.nodes import Node
+from poot_npu.vpu.nodes import Node, longs
 from poot_npu.vpu.packed import contracted, gathered
+from poot_npu.vpu.prepared import Prepared
 from poot_npu.vpu.rewrite import Rewrite
 from poot_npu.vpu.weights import Planes
 
@@ -47,6 +47,7 @@ class WeightNodes:
     """Weights of one model under construction: `keep` are arrays that constants share, `tables` the parameters."""
 
     fast: bool
+    prepared: Prepared
     keep: list[Any] = field(default_factory=list)
     tables: list[tuple[Node, Table]] = field(default_factory=list)
 
@@ -65,19 +66,41 @@ def weight_rewrites(graph: Graph, weights: Weights, made: WeightNodes) -> dict[V
     keys = {value: key for key, value in graph.weights().items()}
     packed = {value: found for value, key in keys.items() if isinstance(found := weights[key], Planes)}
     rewrites: dict[Value, Rewrite] = {}
+    alike: dict[tuple[Value, str, int], list[tuple[Equation, Planes]]] = {}
     for equation in graph.equations:
         if equation.op == "matmul":
             weight = weight_of(graph, equation)
             if weight in packed:
-                rewrites[equation.output] = _contraction(equation, packed[weight], made)
+                planes = packed[weight]
+                alike.setdefault((equation.inputs[0], planes.format.name, planes.columns), []).append(
+                    (equation, planes)
+                )
         elif equation.op == "packed_dequant":
             rewrites[equation.output] = _decoded(graph, equation, packed, made)
+    for (x, _, _), members in alike.items():
+        rewrites.update(_contractions(x, members, made))
     return rewrites
 
 
-def _contraction(equation: Equation, planes: Planes, made: WeightNodes) -> Rewrite:
-    x = equation.inputs[0]
-    return Rewrite((x,), lambda low: contracted(low.nodes[x], planes, made.fast, made.keep))
+def _contractions(x: Value, members: list[tuple[Equation, Planes]], made: WeightNodes) -> dict[Value, Rewrite]:
+    """Contractions of one input with weights of one format are one, cut into their columns."""
+    parts = [planes for _, planes in members]
+    ends = np.cumsum([planes.rows for planes in parts])
+
+    def whole(low: Lowering) -> list[Node]:
+        weight = made.prepared.contraction(parts, made.fast)
+        made.keep.append(weight)
+        product = contracted(low.nodes[x], weight)
+        if len(parts) == 1:
+            return [product]
+        lengths = longs([planes.rows for planes in parts])
+        return list(op.variadic_split(product, longs(1), lengths).outputs())
+
+    key = ("contractions", x, *ends.tolist(), parts[0].format.name)
+    return {
+        equation.output: Rewrite((x,), lambda low, n=n: low.shared(key, lambda: whole(low))[n])
+        for n, (equation, _) in enumerate(members)
+    }
 
 
 def _decoded(graph: Graph, equation: Equation, packed: Mapping[Value, Planes], made: WeightNodes) -> Rewrite:
@@ -107,16 +130,15 @@ def _decoded(graph: Graph, equation: Equation, packed: Mapping[Value, Planes], m
 
 
 def _tables(planes: Planes, made: WeightNodes) -> list[Node]:
-    rows, blocks = planes.rows, planes.columns // planes.format.columns
+    rows, blocks = planes.rows, planes.blocks
     width = planes.quants.shape[1]
     byte = openvino.Type.i8 if planes.bits == 8 and planes.signed else openvino.Type.u8
+    scale = made.prepared.wide_scale(planes)
     tables = [
         made.table(planes.quants, byte, (rows, blocks * width)),
-        made.table(planes.scale, openvino.Type.f16, (rows, blocks)),
+        made.table(scale, openvino.Type.f32, (rows, blocks)),
     ]
     if planes.minimum is not None:
-        tables.append(made.table(planes.minimum, openvino.Type.f16, (rows, blocks)))
+        minimum = made.prepared.wide_minimum(planes)
+        tables.append(made.table(minimum, openvino.Type.f32, (rows, blocks)))
     return tables
-
-
-DENSE_TYPES = {DType.F32: openvino.Type.f32, DType.F16: openvino.Type.f16, DType.BF16: openvino.Type.bf16}

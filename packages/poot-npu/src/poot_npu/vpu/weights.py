@@ -39,6 +39,11 @@ class Planes:
     minimum: NDArray[np.float16] | None
 
     @property
+    def blocks(self) -> int:
+        """Blocks a row."""
+        return self.columns // self.format.columns
+
+    @property
     def bits(self) -> int:
         """Bits a quant, 4 or 8."""
         return 8 * self.quants.shape[1] // self.format.columns
@@ -107,22 +112,3 @@ def _quants(name: str, part: Bytes, fields: dict[str, slice]) -> Bytes:
     whole = np.concatenate([raw & 15, raw >> 4], axis=1)
     whole |= np.unpackbits(np.ascontiguousarray(part[:, fields["high"]]), axis=1, bitorder="little") << 4
     return whole - np.uint8(16) if name == "q5_0" else whole
-
-
-def neutral(planes: Planes) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """(scale, zero point) f32[blocks] of a weight with minima: scale · (quant - zero point) is its value.
-
-    The zero point is -minimum / scale, rounded to float32 and not to a quant. A block of one value has scale 0 where
-    checkpoints are concerned, and no zero point: its quants are all set to 1 by `constant_quants`, its scale is that
-    value and its zero point 0.
-    """
-    assert planes.minimum is not None
-    scale, minimum = planes.scale.astype(np.float32), planes.minimum.astype(np.float32)
-    flat = scale == 0
-    divisor = np.where(flat, np.float32(1), scale)
-    return np.where(flat, minimum, scale), np.where(flat, np.float32(0), -minimum / divisor)
-
-
-def flat_blocks(planes: Planes) -> NDArray[np.intp]:
-    """The blocks with a minimum whose scale is 0."""
-    return np.flatnonzero(planes.scale == 0) if planes.minimum is not None else np.empty(0, np.intp)
