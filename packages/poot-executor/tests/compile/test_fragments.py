@@ -8,6 +8,7 @@ from poot_executor.compile import Caps
 from poot_executor.dtype import BF16, F16, F32
 from poot_executor.formats import FORMATS
 from poot_executor.graph import functional as f
+from poot_executor.graph import primitives as p
 
 CAPS = Caps(
     group_threads=128,
@@ -85,3 +86,14 @@ def test_what_fragments_do_not_take_goes_on_as_before(g, run):
         x = g.floats(6, columns)
         g.output(f.linear(x, g.weight(FORMATS[format], 8, columns), FORMATS[format]))
     assert not fragments(run(g, CAPS))
+
+
+@pytest.mark.parametrize("tokens", [20, 70])
+@pytest.mark.parametrize("format", ["q4_0", "q5_1", "q8_0", "bf16"])
+def test_stored_halves_are_staged_as_they_are(g, run, format, tokens):
+    # Two contractions apart read what a norm made, so that it is stored, rounded.
+    x = p.cast(f.rms_norm(g.floats(tokens, 128), g.floats(128), 1e-5), BF16)
+    for _ in range(2):
+        g.output(f.linear(p.cast(x, F32), g.weight(FORMATS[format], 24, 128), FORMATS[format], activations=BF16))
+    found = fragments(run(g, CAPS))
+    assert found and all(d.schedule["copied"] == (format != "q5_1") for d in found)

@@ -26,6 +26,8 @@ STAGED_BYTES = 26 << 10
 """Shared memory for activations of a step: what several groups of a multiprocessor have room for."""
 STAGED_MANY_BYTES = 32 << 10
 """The same for many rows, whose registers leave room for few groups anyway."""
+CHUNK = 64
+"""Columns of a chunk of many rows, where a unit is no longer."""
 STEP_ROWS = 16
 """Up to so many activation rows are a step of decoding: its weights are read once, and groups share their depth."""
 
@@ -34,7 +36,8 @@ STEP_ROWS = 16
 class FragmentSchedule:
     """`slices` subgroups of a group's `warps` share the depth of the same weight rows; each has `tiles` fragments of
     rows and `columns` of columns. `chunk` columns of `tokens` activation rows are staged at a time. `thirds` says that
-    an f32 activation is three halves, `spread` that these lie in columns of their own.
+    an f32 activation is three halves, `spread` that these lie in columns of their own. A lane has the weights of
+    `ahead` units of a chunk on their way while the activations before them are staged or multiplied.
     """
 
     warps: int
@@ -46,6 +49,7 @@ class FragmentSchedule:
     thirds: bool
     spread: bool
     half: DType
+    ahead: int
 
     @property
     def threads(self) -> int:
@@ -123,7 +127,7 @@ def fragment_schedule(
     (half,) = kinds
     assert half is not None
     packed = any(layout.format.is_packed for layout in layouts)
-    if not packed and count <= 4:
+    if not packed and count <= 1:
         return None  # Bound by memory already, without what staging costs.
     depth, unit = layouts[0].columns, max(units)
     thirds = activations is DType.F32
@@ -141,22 +145,31 @@ def _step(
     held = used * (PARTS if thirds and not spread else 1)
     columns = -(-used // COLUMNS)
     units = depth // unit
-    slices = max((s for s in range(1, WARPS_MOST + 1) if units % s == 0), default=1)
+    # Two weights of four bits keep a group busy enough with half as many subgroups, and more groups fit beside it.
+    most = WARPS_MOST // 2 if anchors > 1 and unit == DEPTH * LANES else WARPS_MOST
+    slices = max((s for s in range(1, most + 1) if units % s == 0), default=1)
     warps = slices * max(1, WARPS_MOST // 2 // slices)
     chunk = _chunk(depth, unit * slices, held, STAGED_BYTES)
     if chunk is None:
         return None
-    return FragmentSchedule(warps, slices, 1, columns, count, chunk, thirds, spread, half)
+    # Registers that wait cost groups: only where each chunk would otherwise wait for its weights does it pay.
+    ahead = 1 if chunk < depth or slices < WARPS_MOST else 0
+    return FragmentSchedule(warps, slices, 1, columns, count, chunk, thirds, spread, half, ahead)
 
 
 def _many(depth: int, unit: int, count: int, half: DType, *, thirds: bool, anchors: int) -> FragmentSchedule | None:
-    """Many rows: each subgroup has rows of its own and all of the group's activation rows."""
+    """Many rows: each subgroup has rows of its own and all of the group's activation rows. Chunks are short, so that
+    all weights of the next fit registers."""
     columns = 4 if thirds or anchors > 1 else 8
     tokens = columns * COLUMNS
-    chunk = _chunk(depth, unit, tokens * (PARTS if thirds else 1), STAGED_MANY_BYTES)
+    held = tokens * (PARTS if thirds else 1)
+    chunk = _chunk(depth, unit, held, min(STAGED_MANY_BYTES, held * (2 * max(unit, CHUNK) + 64)))
     if chunk is None:
         return None
-    return FragmentSchedule(4, 1, 2 if anchors == 1 else 1, columns, tokens, chunk, thirds, False, half)
+    warps = 4 if unit == DEPTH else 8
+    return FragmentSchedule(
+        warps, 1, 2 if anchors == 1 else 1, columns, tokens, chunk, thirds, False, half, chunk // unit
+    )
 
 
 def _chunk(depth: int, least: int, held: int, most: int) -> int | None:

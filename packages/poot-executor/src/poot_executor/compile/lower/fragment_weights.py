@@ -1,7 +1,7 @@
 """Weights as matrix fragments, read straight into registers: what a lane loads, and its halves for each product.
 
 Lane 4g + t of a subgroup has columns of weight rows g and g + 8. Which columns is free, as long as the activations come
-in the same order: so a lane takes neighbouring words, four at a load, and `fours` and `in_order` say which columns of
+in the same order: so a lane takes neighbouring words, four at a load, and `fours` and `by_bytes` say which columns of
 a run of 32 they hold. A quant becomes a half by its bits: put below a power of two whose last place is one, less that
 power.
 """
@@ -18,6 +18,9 @@ from poot_executor.kernel.handle import Handle
 from poot_executor.layout import LANES, Part, WeightLayout
 
 Pair = tuple[Handle, Handle]
+
+Loaded = list[Handle]
+"""Words of a lane from one row of a unit: four of quants (or of halves), then high bits, then scales."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +47,27 @@ def both(half: int) -> int:
     return half << 16 | half
 
 
+def apart(layout: WeightLayout) -> bool:
+    """Whether a lane's columns of a run are two groups of four apart, not eight neighbours."""
+    return layout.format.name.startswith(("q4", "q5"))
+
+
 def fours(layout: WeightLayout, lane: Handle) -> tuple[Handle, Handle]:
     """Of a run of 32 columns, where the two groups of four neighbours begin that lane `lane` of four has."""
-    if layout.format.name.startswith(("q4", "q5")):
+    if apart(layout):
         return lane * 4, lane * 4 + 16  # a byte has columns i and i + 16
     return lane * 8, lane * 8 + 4
 
 
-def in_order(layout: WeightLayout, four: list[Handle]) -> list[Handle]:
+def by_bytes(layout: WeightLayout, four: list[Handle]) -> list[Handle]:
     """Four neighbouring columns in the order in which their halves are taken: in packed words every other byte."""
     return [four[c] for c in (0, 2, 1, 3)] if layout.format.is_packed else four
 
 
 @dataclass(frozen=True, slots=True)
 class FragmentWeight:
-    """One part of a weight as fragments of `half`. `lane` is t."""
+    """One part of a weight as fragments of `half`. `lane` is t. `in_order` says that activations come as they are
+    stored, so that packed halves are put in order; otherwise activations are put in theirs (`by_bytes`)."""
 
     b: KernelBuilder
     wide: BufferRef
@@ -67,6 +76,7 @@ class FragmentWeight:
     part: Part
     half: DType
     lane: Handle
+    in_order: bool
 
     @property
     def runs(self) -> int:
@@ -83,29 +93,32 @@ class FragmentWeight:
         """Whether a block has a minimum beside its scale."""
         return any(field.name == "minimum" for field in self.layout.format.fields)
 
-    def load(self, row: Handle, unit: Handle) -> list[Handle]:
-        """The four words of a unit of a row that are this lane's; then for formats with high bits those of each run."""
+    def load(self, row: Handle, unit: Handle) -> Loaded:
+        """The words of a unit of a row that this lane needs."""
         plane = self.layout.plane("quants" if self.scaled else "value")
         first = row * plane.words + unit * (LANES * LANES) + self.lane * LANES
         loaded = self.wide.load_words(first + plane.start * self.layout.padded(self.part.rows), LANES)
         words = [loaded[i] for i in range(LANES)]
         if self._high:
-            words += [self._word("high", row, unit * self.runs + i) for i in range(self.runs)]
+            words += self._words("high", row, unit, self.runs)
+        if self.has_minimum:
+            words += self._words("scale_minimum", row, unit, self.runs)
+        elif self.scaled:
+            words += self._words("scale", row, unit, self.runs // 2)
         return words
 
     @property
     def _high(self) -> bool:
         return any(plane.name == "high" for plane in self.layout.planes)
 
-    def scales(self, row: Handle, unit: Handle) -> list[tuple[Handle, Handle | None]]:
-        """Scale and minimum (None where the format has none) of each run of a unit."""
-        b = self.b
-        if self.has_minimum:
-            return [b.unpack_half2(self._word("scale_minimum", row, unit * self.runs + i)) for i in range(self.runs)]
-        pairs = [b.unpack_half2(self._word("scale", row, unit * (self.runs // 2) + i)) for i in range(self.runs // 2)]
-        return [(scale, None) for pair in pairs for scale in pair]
+    def scales(self, words: Loaded) -> list[tuple[Handle, Handle | None]]:
+        """Scale and minimum (None where the format has none) of each run of a unit; nothing for dense weights."""
+        if not self.scaled:
+            return []
+        pairs = [self.b.unpack_half2(word) for word in words[LANES + self.runs * self._high :]]
+        return list(pairs) if self.has_minimum else [(scale, None) for pair in pairs for scale in pair]
 
-    def pairs(self, words: list[Handle], run: int) -> tuple[Pair, Pair]:
+    def pairs(self, words: Loaded, run: int) -> tuple[Pair, Pair]:
         """The halves of a run, two a word, for its two fragments: each a pair of words."""
         name = self.layout.format.name
         if not self.scaled:
@@ -127,7 +140,7 @@ class FragmentWeight:
                 first, second = 4 * shift + odd, 4 * shift + odd + 2
                 bits = bits | (((high >> first) & 1) << 4) | (((high >> second) & 1) << 20)
             found.append(self._less(bits | both(MAGIC[self.half].bits), ZEROS.get(self.layout.format.name, 0)))
-        return found[0], found[1]
+        return self._ordered(found[0], found[1])
 
     def _bytes(self, word: Handle) -> Pair:
         """Bytes 0 and 2, then 1 and 3, as signed numbers."""
@@ -142,12 +155,24 @@ class FragmentWeight:
             # 128 + the low seven bits, less 128, or 256 where the sign bit is set: which is 128 with that bit added.
             low, sign = (part & 0x007F007F) | both(magic.bits), (part & 0x00800080) | both(magic.bits)
             found.append(b.packed_fma(sign, both(magic.minus), low, self.half))
-        return found[0], found[1]
+        return self._ordered(found[0], found[1])
+
+    def _ordered(self, even: Handle, odd: Handle) -> Pair:
+        """Words of columns 0 and 2, and of 1 and 3, as words of 0 and 1, and of 2 and 3, where order is asked for."""
+        if not self.in_order:
+            return even, odd
+        return (even & 0xFFFF) | (odd << 16), (even >> 16) | (odd & 0xFFFF0000)
 
     def _less(self, bits: Handle, zero: int) -> Handle:
         magic = MAGIC[self.half]
         return self.b.packed_fma(bits, both(magic.one), both(magic.negated(zero)), self.half)
 
-    def _word(self, name: str, row: Handle, word: Handle) -> Handle:
-        plane = self.layout.plane(name)
-        return self.narrow.load_words(plane.place(row, word, 1, self.layout.padded(self.part.rows)))
+    def _words(self, name: str, row: Handle, unit: Handle, count: int) -> list[Handle]:
+        """The `count` words of a unit in a plane without an order of its own, in one load where they are aligned."""
+        plane, padded = self.layout.plane(name), self.layout.padded(self.part.rows)
+        first = row * plane.words + unit * count + plane.start * padded
+        aligned = plane.words % count == 0 and plane.start * padded % count == 0
+        if count in (2, 4) and aligned:
+            loaded = self.wide.load_words(first, count)
+            return [loaded[i] for i in range(count)]
+        return [self.narrow.load_words(first + i) for i in range(count)]
