@@ -72,7 +72,6 @@ class Driver:
         self._guesser = None if self.options.window is None else Guesser(self.options.window - 1)
         self._widths = {name: width(handle.config) for name, width in handle.family.inputs.items()}
         self._stepper = Stepper(
-            self._entries,
             self._flights,
             self.kv,
             Grouping(self._entries, self.kv.fixed_rows, self.options.prefill_rows),

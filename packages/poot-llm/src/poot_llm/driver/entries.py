@@ -38,6 +38,7 @@ def compile_step(
 class PreparedStep:
     """An entry, how many steps of it may be under way at once, and the sampler slots that they fill."""
 
+    key: EntryKey
     entry: EntryId
     lanes: int
     sampler: SamplerSlots
@@ -61,6 +62,7 @@ class Entries:
         self._largest = largest
         self._entries: dict[EntryKey, PreparedStep] = {}
         self._shapes: dict[tuple[Suffix, tuple[str, ...]], dict[StepShape, Suffix]] = {}
+        self._decoding: dict[tuple[Suffix, tuple[str, ...]], list[PreparedStep]] = {}
         self._bytes = 0
         self.seconds = 0.0
         """Wall time spent on compiling and adding."""
@@ -77,6 +79,16 @@ class Entries:
         there is one, else the least of those that serve it too.
         """
         return self._shapes.get((suffix, inputs), {})
+
+    def decoding(self, suffix: Suffix, inputs: tuple[str, ...] = ()) -> list[PreparedStep]:
+        """The steps of `shapes`, windows apart, in the order in which rows of one id each prefer them."""
+        found = self._decoding.get((suffix, inputs))
+        if found is None:
+            shapes = self.shapes(suffix, inputs)
+            plain = sorted((s for s in shapes if not s.window), key=lambda s: (s.rows * s.tokens, s.span))
+            found = [self._entries[EntryKey(self._largest.program, s, shapes[s], inputs)] for s in plain]
+            self._decoding[suffix, inputs] = found
+        return found
 
     def __getitem__(self, key: EntryKey) -> PreparedStep:
         """Raises BindError for a key that is not prepared: a step never compiles."""
@@ -121,13 +133,14 @@ class Entries:
         ahead = options.ahead and key.shape.tokens == 1
         self._executor.prepare(self._executable, entry, ahead=ahead)
         sampler = SamplerShape(key.shape.drawing_rows, self._handle.config.vocabulary, key.shape.span)
-        self._entries[key] = PreparedStep(entry, 2 if ahead else 1, SamplerSlots(key.suffix, sampler))
+        self._entries[key] = PreparedStep(key, entry, 2 if ahead else 1, SamplerSlots(key.suffix, sampler))
         for suffix in Suffix:
             if key.suffix.serves(suffix):
                 shapes = self._shapes.setdefault((suffix, key.inputs), {})
                 held = shapes.get(key.shape)
                 if held is None or held.serves(key.suffix):
                     shapes[key.shape] = key.suffix
+        self._decoding.clear()
         self._bytes += own
 
 

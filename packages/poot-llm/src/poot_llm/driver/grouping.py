@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from poot_executor.errors import BindError
 from poot_llm.driver.choice import RowWork, choose_shape
-from poot_llm.driver.entries import Entries
+from poot_llm.driver.entries import Entries, PreparedStep
 from poot_llm.driver.options import EntryKey
 from poot_llm.driver.sequence import Sequence
 from poot_llm.sampling import Suffix
@@ -21,7 +21,7 @@ PROGRAM = "decoder"
 class Group:
     """Sequences of one step with their rows in it."""
 
-    key: EntryKey
+    step: PreparedStep
     rows: Mapping[Sequence, int]
 
 
@@ -52,8 +52,8 @@ class Grouping:
         """All of them in one step, None where none is prepared that holds them."""
         rows = self.rows(sequences)
         work = [RowWork(rows[s], s.cached, s.pending) for s in sequences]
-        key = self.choose(work, needed_suffix(sequences), inputs)
-        return None if key is None else Group(key, rows)
+        step = self.choose(work, needed_suffix(sequences), inputs)
+        return None if step is None else Group(step, rows)
 
     def rows(self, sequences: Items[Sequence]) -> dict[Sequence, int]:
         """The row of each in a step of theirs."""
@@ -65,11 +65,17 @@ class Grouping:
             rows[s] = s.lease.row
         return rows
 
-    def choose(self, work: Items[RowWork], suffix: Suffix, inputs: tuple[str, ...] = ()) -> EntryKey | None:
-        """The step for some rows among those that are prepared, windows apart."""
+    def choose(self, work: Items[RowWork], suffix: Suffix, inputs: tuple[str, ...] = ()) -> PreparedStep | None:
+        """The step for some rows among those that are prepared, windows apart: what `choose_shape` chooses."""
+        if all(item.pending == 1 for item in work):
+            rows, end = max(item.row for item in work) + 1, max(item.cached for item in work) + 1
+            for step in self._entries.decoding(suffix, inputs):
+                if step.key.shape.rows >= rows and step.key.shape.span >= end:
+                    return step
+            return None
         prepared = self._entries.shapes(suffix, inputs)
         shape = choose_shape((s for s in prepared if not s.window), work)
-        return None if shape is None else EntryKey(PROGRAM, shape, prepared[shape], inputs)
+        return None if shape is None else self._entries[EntryKey(PROGRAM, shape, prepared[shape], inputs)]
 
     def window(self, sequences: Items[Sequence], ends: Items[int]) -> Group | None:
         """A step that checks guesses, after which row i would have `ends[i]` positions."""
@@ -80,7 +86,7 @@ class Grouping:
         if not fits:
             return None
         shape = min(fits, key=lambda s: s.size)
-        return Group(EntryKey(PROGRAM, shape, prepared[shape]), rows)
+        return Group(self._entries[EntryKey(PROGRAM, shape, prepared[shape])], rows)
 
     def _required(self, sequences: Items[Sequence], inputs: tuple[str, ...]) -> Group:
         group = self.group(sequences, inputs)

@@ -10,13 +10,12 @@ import numpy as np
 from poot_executor.errors import PootError, RequestError
 from poot_llm.blocks.step import FROM_STATE, LAST, POS, SPARE, TOKEN
 from poot_llm.driver.choice import RowWork
-from poot_llm.driver.entries import Entries
+from poot_llm.driver.entries import PreparedStep
 from poot_llm.driver.flights import Flights
 from poot_llm.driver.grouping import Grouping, needed_suffix
 from poot_llm.driver.guesses import Guesser
 from poot_llm.driver.inputs import SlotArrays, supplied_slots
 from poot_llm.driver.kv import KvLayout, Placed
-from poot_llm.driver.options import EntryKey
 from poot_llm.driver.runs import Member, Run
 from poot_llm.driver.sequence import FinishReason, NonFiniteLogits, NoRoom, Sequence, StepResult
 from poot_llm.sampling import SamplerRow, Suffix, TokenLogprobs
@@ -27,7 +26,6 @@ class Stepper:
 
     def __init__(
         self,
-        entries: Entries,
         flights: Flights,
         kv: KvLayout,
         grouping: Grouping,
@@ -35,7 +33,6 @@ class Stepper:
         widths: dict[str, int],
         ahead: bool,
     ) -> None:
-        self._entries = entries
         self._flights = flights
         self._kv = kv
         self._grouping = grouping
@@ -120,8 +117,8 @@ class Stepper:
             members = {}
             for s, row in group.rows.items():
                 assert s.lease is not None
-                members[s] = Member(s.lease, row, s.cached, min(s.pending, group.key.shape.tokens))
-            runs.append(self._submit(group.key, members))
+                members[s] = Member(s.lease, row, s.cached, min(s.pending, group.step.key.shape.tokens))
+            runs.append(self._submit(group.step, members))
         return runs
 
     def _window(self, sequences: Items[Sequence]) -> Run | None:
@@ -142,7 +139,7 @@ class Stepper:
         for s, row in group.rows.items():
             assert s.lease is not None
             members[s] = Member(s.lease, row, s.cached, 1 + len(guesses[s]), guesses[s])
-        return self._submit(group.key, members)
+        return self._submit(group.step, members)
 
     def _follow(self, run: Run, members: Items[Sequence]) -> Run | None:
         """Submit the step after one that is under way, if there will be one: its tokens come from the state, so nothing
@@ -157,22 +154,24 @@ class Stepper:
         if not going or self._guesser is not None or any(s.guide is not None for s in going):
             return None
         suffix = needed_suffix(going)
-        key = self._grouping.choose([RowWork(run.members[s].row, len(s), 1) for s in going], suffix)
-        if key is None or key.shape.tokens != 1:
+        step = self._grouping.choose([RowWork(run.members[s].row, len(s), 1) for s in going], suffix)
+        if step is None or step.key.shape.tokens != 1:
             return None
-        packed = self._grouping.rows(going)
-        least = self._grouping.choose([RowWork(packed[s], len(s), 1) for s in going], suffix)
-        if least is None or least.shape.rows < key.shape.rows:
-            return None
+        if len(going) < step.key.shape.rows:
+            packed = self._grouping.rows(going)
+            least = self._grouping.choose([RowWork(packed[s], len(s), 1) for s in going], suffix)
+            if least is None or least.key.shape.rows < step.key.shape.rows:
+                return None
         following = {}
         for s in going:
             if s.lease is None or not self._kv.extend(s.lease, len(s) + 1):
                 return None
             following[s] = Member(s.lease, run.members[s].row, len(s), 1)
-        return self._submit(key, following, ahead=True)
+        return self._submit(step, following, ahead=True)
 
-    def _submit(self, key: EntryKey, members: dict[Sequence, Member], ahead: bool = False) -> Run:
-        shape, prepared = key.shape, self._entries[key]
+    def _submit(self, prepared: PreparedStep, members: dict[Sequence, Member], ahead: bool = False) -> Run:
+        key = prepared.key
+        shape = key.shape
         tokens = np.zeros((shape.rows, shape.tokens), np.int32)
         position = np.zeros(shape.rows, np.int32)
         last = np.full(shape.rows, SPARE, np.int32)
@@ -183,7 +182,8 @@ class Stepper:
                 tokens[m.row, 0] = FROM_STATE
             else:
                 tokens[m.row, :known] = s.ids(m.start, m.start + known)
-                tokens[m.row, known : m.count] = m.guesses
+                if m.guesses:
+                    tokens[m.row, known : m.count] = m.guesses
             position[m.row], last[m.row] = m.start, m.count - 1
             if key.suffix is Suffix.GREEDY:
                 continue
