@@ -223,6 +223,24 @@ def test_exact_operations_on_exact_operands_have_no_tolerance(rng):
     assert np.allclose(bounds.output("quotient"), 3 * np.spacing(np.abs(oracle.outputs["quotient"])))
 
 
+def test_a_target_that_contracts_may_leave_out_a_sum_s_rounding(rng):
+    """(x + y) − y computed as x, directly and where the sum is moved in between."""
+    b = Builder("cancelled")
+    x, y = slot(b, "x", (40,)), slot(b, "y", (40,))
+    b.output("straight", (x + y) - y)
+    column = TensorType((1, 40), F32).shape
+    b.output("moved", p.reshape(x + y, column) - p.reshape(y, column))
+    graph = b.build()
+    oracle = eval(graph, feed(graph, rng), EvalOptions(environment=True))
+    bounds = bound_for(graph, oracle.environment, Caps(contracts=True))
+    exact = oracle.environment[graph.inputs[0].value]
+    assert (exact != oracle.outputs["straight"]).any(), "the sum was rounded"
+    for name in ("straight", "moved"):
+        assert_matches(exact.reshape(oracle.outputs[name].shape), oracle.outputs[name], bounds.output(name))
+        strict = bound_for(graph, oracle.environment, Caps()).output(name)
+        assert not strict.any()
+
+
 def test_flushed_denormals_widen_by_what_is_flushed():
     b = Builder("denormal")
     x = slot(b, "x", (3,))

@@ -79,7 +79,7 @@ def bound_for(
     for entry in graph.inputs:
         value = entry.value
         errors[value] = given.get(value, _input_error(environment[value], value.dtype, caps))
-    sums = {v for e in graph.equations if e.op in ("add", "sub") for v in e.inputs}
+    sums = _feeding_sums(graph)
     with np.errstate(all="ignore"):
         for equation in graph.equations:
             operands = tuple(
@@ -93,6 +93,15 @@ def bound_for(
             if size is not None:
                 sizes[out] = size
     return Bounds(MappingProxyType(errors), graph)
+
+
+def _feeding_sums(graph: Graph) -> set[Value]:
+    """Values that an add or sub reads, through movement too: a kernel computes them where it needs them."""
+    found: set[Value] = set()
+    for equation in reversed(graph.equations):
+        if equation.op in ("add", "sub") or (equation.op in _KEEP_SIZE and equation.output in found):
+            found.update(equation.inputs)
+    return found
 
 
 def end_to_end_bound(single: Array, oracle: Array) -> Errors:

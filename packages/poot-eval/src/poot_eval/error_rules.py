@@ -53,8 +53,8 @@ class Operand:
 class Step:
     """One equation of the walk: its operands, the oracle's result, and the target.
 
-    `feeds_sum`: an add or sub reads it. `of_softmax`: a matmul whose left operand is a softmax, which
-    a device may compute as it goes, rescaling what it has summed.
+    `feeds_sum`: an add or sub reads it, with movement between or none. `of_softmax`: a matmul whose
+    left operand is a softmax, which a device may compute as it goes, rescaling what it has summed.
     """
 
     equation: Equation
@@ -132,10 +132,20 @@ def _mul(step: Step) -> Errors:
     carried = np.abs(a) * eb + np.abs(b) * ea + ea * eb
     if not step.equation.output.dtype.is_float:
         return carried
-    error = _rounded(step, carried)
-    # A target that contracts by itself leaves out the product's rounding.
-    fused = step.caps.contracts and step.feeds_sum
-    return np.maximum(error, U * step.size) if fused else error
+    return _contracted(step, _rounded(step, carried))
+
+
+def _sum_of_two(step: Step) -> Errors:
+    carried = np.add(*step.errors)
+    return _contracted(step, _rounded(step, carried)) if step.equation.output.dtype.is_float else carried
+
+
+def _contracted(step: Step, error: Errors) -> Errors:
+    """A target that contracts by itself leaves out the rounding of a product or sum that feeds a sum: it fuses
+    a·b + c, and takes (a + b) − a for b.
+    """
+    left_out = step.caps.contracts and step.feeds_sum
+    return np.maximum(error, U * step.size) if left_out else error
 
 
 def _quotient(a: Errors, b: Errors, ea: Errors, eb: Errors) -> Errors:
@@ -346,7 +356,7 @@ ERROR_RULES: Mapping[str, Rule] = MappingProxyType(
         "tanh": _monotone(np.tanh, "tanh"), "erf": _monotone(erf, "erf"),
         "sin": _wave("sin"), "cos": _wave("cos"), "pow": _pow,
         "floor": _steps, "round": _steps, "cast": _steps,
-        "add": _linear(lambda a, b, ea, eb: ea + eb), "sub": _linear(lambda a, b, ea, eb: ea + eb),
+        "add": _sum_of_two, "sub": _sum_of_two,
         "mul": _mul, "div": _div, "max": lambda s: np.maximum(*s.errors), "min": lambda s: np.maximum(*s.errors),
         **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), _comparison),
         **dict.fromkeys(("not", "and", "or", "xor", "shl", "shr", "rem", "bitcast"), _all_or_nothing),
