@@ -54,7 +54,7 @@ def stored(rng, format, rows, columns):
 class Layer:
     """A decoder layer without its attention: norm, Q, K and V with rotation and KV write; norm, gate and up."""
 
-    def __init__(self, tokens, format, kv_dtype=F32, interleaved=True, head_norm=False):
+    def __init__(self, tokens, format, kv_dtype=F32, interleaved=True):
         self.b = b = Builder("layer")
         self.format, self.tokens = FORMATS[format], tokens
         self.shapes = {}
@@ -65,8 +65,6 @@ class Layer:
         q = p.reshape(self.linear(h, "q", HEADS * HEAD), (1, tokens, HEADS, HEAD))
         k = p.reshape(self.linear(h, "k", KV_HEADS * HEAD), (1, tokens, KV_HEADS, HEAD))
         v = p.reshape(self.linear(h, "v", KV_HEADS * HEAD), (1, tokens, KV_HEADS, HEAD))
-        if head_norm:
-            q = f.rms_norm(q, b.weight(WeightKey(0, "q_norm"), TensorType((HEAD,), F32)), 1e-5)
         b.output("q", f.rope(q, cos, sin, interleaved=interleaved))
         for role, rows in (("k", f.rope(k, cos, sin, interleaved=interleaved)), ("v", v)):
             key = StateKey(0, role)
@@ -86,8 +84,8 @@ class Layer:
 
     def inputs(self, rng):
         given = {key: stored(rng, self.format.name, *shape) for key, shape in self.shapes.items()}
-        for role, width in (("norm", WIDTH), ("mlp_norm", WIDTH), ("q_norm", HEAD)):
-            given[WeightKey(0, role)] = (1 + 0.1 * rng.standard_normal(width)).astype(np.float32)
+        for role in ("norm", "mlp_norm"):
+            given[WeightKey(0, role)] = (1 + 0.1 * rng.standard_normal(WIDTH)).astype(np.float32)
         angle = rng.uniform(-3, 3, (1, self.tokens, HEAD // 2))
         places = rng.permutation(24)[: self.tokens].astype(np.int32)
         places[rng.integers(self.tokens)] = -1 if self.tokens > 1 else places[0]
@@ -136,13 +134,6 @@ def test_rotation_of_halves(rng, caps):
 def test_narrow_kv_is_written_in_whole_words(rng, caps, interleaved):
     match = Layer(5, "q4_0", kv_dtype=BF16, interleaved=interleaved).run(rng, CAPS[caps])
     assert match.regions.count("projection") >= 2
-
-
-@pytest.mark.parametrize("caps", CAPS)
-def test_a_norm_over_each_head_runs_apart(rng, caps):
-    match = Layer(3, "q8_0", head_norm=True).run(rng, CAPS[caps])
-    assert match.regions.count("projection") == 2
-    assert "row_reduction" in match.regions
 
 
 def test_an_epilogue_that_looks_too_far_says_why(rng):

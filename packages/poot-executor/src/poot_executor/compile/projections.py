@@ -10,11 +10,14 @@ K and V); 3. the row reduction that makes the input joins as their prologue, com
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from types import MappingProxyType
 
 from poot_executor.compile.attention import leaves_of, reads
-from poot_executor.compile.classify import weight_of
+from poot_executor.compile.blocks_between import blocks_between, whole_block
+from poot_executor.compile.classify import operations, weight_of
 from poot_executor.compile.expression import Scene
+from poot_executor.compile.extent import long_expressions
 from poot_executor.compile.locality import is_local
 from poot_executor.compile.lower.blocks import block_columns, lane_words, row_units
 from poot_executor.compile.lower.scatter import whole_words
@@ -23,22 +26,41 @@ from poot_executor.compile.program import Decline
 from poot_executor.compile.region import Projection, Region, Regions, Segment
 from poot_executor.compile.schedule import contraction_schedule
 from poot_executor.compile.schedule_fragments import STEP_ROWS
-from poot_executor.compile.target import Caps
+from poot_executor.compile.schedule_picks import MEASURED, norm_key
+from poot_executor.compile.target import Caps, Pick
 from poot_executor.graph.graph import Equation, Graph, Value
 from poot_executor.layout import WeightLayout
 
+NO_NORMS: Mapping[str, Pick] = MappingProxyType({})
 PROLOGUE_BYTES = 1 << 20
 """An input larger than this is normed once: recomputing it in every group would cost more than a dispatch."""
+BLOCK_BYTES = 512 << 10
+"""More than this one group does not read by itself for a norm over its columns: at the some 100 GB/s that a group gets,
+it would take longer than the dispatches that it spares."""
 
 
-def fuse_projections(graph: Graph, regions: Regions, layouts: Mapping[Value, WeightLayout], caps: Caps) -> Regions:
-    """Contractions with weights as projections, wherever the pieces fit."""
-    return _Fuser(graph, regions, layouts, caps).run()
+def fuse_projections(
+    graph: Graph,
+    regions: Regions,
+    layouts: Mapping[Value, WeightLayout],
+    caps: Caps,
+    norms: Mapping[str, Pick] = NO_NORMS,
+) -> Regions:
+    """Contractions with weights as projections, wherever the pieces fit. `norms` says by `norm_key` which norms were
+    measured to be faster apart from what reads them."""
+    return _Fuser(graph, regions, layouts, caps, norms).run()
 
 
 class _Fuser:
-    def __init__(self, graph: Graph, regions: Regions, layouts: Mapping[Value, WeightLayout], caps: Caps) -> None:
-        self.graph, self.layouts, self.caps = graph, layouts, caps
+    def __init__(
+        self,
+        graph: Graph,
+        regions: Regions,
+        layouts: Mapping[Value, WeightLayout],
+        caps: Caps,
+        norms: Mapping[str, Pick],
+    ) -> None:
+        self.graph, self.layouts, self.caps, self.norms = graph, layouts, caps, norms
         self.stored = set(regions.stored)
         self.regions = list(regions.regions)
         self.by_root = {r.root: r for r in self.regions}
@@ -48,13 +70,15 @@ class _Fuser:
             for value in leaves_of(graph, region, regions.stored):
                 self.readers.setdefault(value, []).append(region)
         self.wanted = set(graph.roots())
+        self.kept = self.wanted | long_expressions(graph)
         self.declines = list(regions.declines)
         self.precedence = Precedence(self.regions, self.readers)
         self.segments: dict[Value, list[tuple[int, Segment]]] = {}
         self.taken: set[Value] = set()
 
     def run(self) -> Regions:
-        for region in self.regions:
+        # Row reductions last: one may be between a contraction and what finishes it.
+        for region in sorted(self.regions, key=lambda r: r.kind == "row_reduction"):
             if region.root not in self.taken:
                 self._finish(region)
         whole: list[Region] = []
@@ -93,34 +117,53 @@ class _Fuser:
 
     def _finish(self, region: Region) -> None:
         """Step 1, and the first half of step 2: a region that finishes contractions of one input takes them in."""
-        if region.kind not in ("pointwise", "scatter", "contraction"):
+        if region.kind not in ("pointwise", "scatter", "contraction", "row_reduction"):
             return
-        domain = self._domain(region)
-        inner = [
-            self.by_root[v] for v in leaves_of(self.graph, region, frozenset(self.stored)) if self._can_join(v, region)
-        ]
-        own = [region] if region.kind == "contraction" and self._single(region) else []
-        if region.kind == "contraction" and not own:
+        if region.kind == "contraction" and not self._single(region):
             return
-        candidates = [*own, *inner]
+        if region.kind == "row_reduction" and region.anchor is not None:
+            return
+        between = blocks_between(region, self._leaves, self.by_root, self.readers, self.kept)
+        why = self._join(region, between)
+        if why is not None and between:
+            why = None if self._join(region, []) is None else why
+        if why:
+            self.declines.append(Decline("projection", self.position[region.root], why))
+
+    def _join(self, region: Region, between: Sequence[Region]) -> str | None:
+        """Take in the contractions that a region finishes, with the regions between: None where that is done. Otherwise
+        why not, nothing where there is none to be taken in."""
+        finishers = {region.root, *(r.root for r in between)}
+        leaves = dict.fromkeys(v for r in (region, *between) for v in self._leaves(r))
+        inner = [self.by_root[v] for v in leaves if v not in finishers and self._can_join(v, finishers)]
+        candidates = [region, *inner] if region.kind == "contraction" else inner
         if not inner or len(candidates) > 2:
-            return
+            return ""
         lefts = {self._anchor(r).inputs[0] for r in candidates}
         shapes = {self._weight_shape(r) for r in candidates}
         if len(lefts) != 1 or len(shapes) != 1:
-            return
-        products = [self._anchor(r).output if r is region else r.root for r in candidates]
-        reach = self._reach(region, domain, products, candidates)
+            return ""
+        products = [self._anchor(r).output for r in candidates]
+        reductions = tuple(e for r in (*between, region) for e in r.reductions)
+        reductions = tuple(sorted(reductions, key=lambda e: self.position[e.output]))
+        gone = finishers | {r.root for r in candidates}
+        reach = self._reach(region, products, candidates, reductions, frozenset(self.stored - gone))
         if isinstance(reach, str):
-            self.declines.append(Decline("projection", self.position[region.root], reach))
-            return
+            return reach
         scatter = self._anchor(region) if region.kind == "scatter" else None
-        for joined in inner:
+        for joined in (*between, *inner):
             self.stored.discard(joined.root)
+            # What declined alone became part of this.
+            place = self.position[joined.root]
+            self.declines = [d for d in self.declines if d.equation != place or d.matcher != "row_reduction"]
             self.precedence.merge(region.root, joined.root)
-        self._add(
-            Segment(tuple(self._anchor(r) for r in candidates), region.root, domain, scatter, *reach), [region, *inner]
-        )
+        anchors = tuple(self._anchor(r) for r in candidates)
+        segment = Segment(anchors, region.root, self._domain(region), scatter, *reach, reductions)
+        self._add(segment, [region, *between, *inner])
+        return None
+
+    def _leaves(self, region: Region) -> set[Value]:
+        return leaves_of(self.graph, region, frozenset(self.stored))
 
     def _domain(self, region: Region) -> Value:
         return (
@@ -129,17 +172,17 @@ class _Fuser:
             else region.root
         )
 
-    def _can_join(self, value: Value, reader: Region) -> bool:
+    def _can_join(self, value: Value, finishers: Set[Value]) -> bool:
+        """Is a value the product of a contraction, or one with a short epilogue, that nothing else reads?"""
         made = self.by_root.get(value)
         return (
             made is not None
-            and made is not reader
             and made.kind == "contraction"
-            and value not in self.wanted
+            and value not in (self.wanted if made.root == self._anchor(made).output else self.kept)
             and value not in self.taken
-            and len(self.readers[value]) == 1
+            and all(r.root in finishers for r in self.readers[value])
             and self._single(made)
-            and made.root == self._anchor(made).output
+            and operations(self.graph, value, self.stored - {value}) is not None
         )
 
     def _weight_shape(self, region: Region) -> tuple[int, ...]:
@@ -149,10 +192,15 @@ class _Fuser:
         return (layout.rows, row_units(layout, self.caps), block_columns(layout), lane_words(layout, self.caps) or 0)
 
     def _reach(
-        self, region: Region, domain: Value, products: Sequence[Value], candidates: Sequence[Region]
+        self,
+        region: Region,
+        products: Sequence[Value],
+        candidates: Sequence[Region],
+        reductions: Sequence[Equation],
+        stored: frozenset[Value],
     ) -> tuple[int, int] | str:
         """The block and stride within which the epilogue looks, or why it does not fit."""
-        stored = frozenset(self.stored - set(products) - {region.root})
+        domain = self._domain(region)
         columns = products[0].shape[-1]
         if domain.type.count != products[0].type.count:
             return "its elements do not correspond to the products"
@@ -161,7 +209,18 @@ class _Fuser:
         if region.kind == "scatter" and not whole_words(self._anchor(region)):
             return "rows of narrow elements are not whole words"
         per_word = 4 // min(region.root.dtype.size, 4)
-        for block, stride in self._reaches(domain, columns):
+        reaches = self._reaches(domain, columns)
+        if reductions:
+            whole = whole_block(self.graph, reductions, products, stored)
+            if isinstance(whole, str):
+                return whole
+            if whole == columns and len(self._siblings(candidates[0])) == len(candidates):
+                return "one group would have all of its rows"
+            nbytes = whole * self._row_bytes(candidates)
+            if nbytes > BLOCK_BYTES and not self._has_schedule(candidates, whole, 1):
+                return f"one group would read all {nbytes:,} bytes of a block of {whole} columns"
+            reaches = [(whole, 1)]
+        for block, stride in reaches:
             if not all(is_local(self.graph, domain, p, block, stride, stored) for p in products):
                 continue
             if block == 1 and region.kind != "scatter" and per_word == 1:
@@ -169,7 +228,7 @@ class _Fuser:
             if stride > 1 and per_word > 1:
                 continue
             whole = max(block, per_word)
-            if columns % whole == 0 and self._has_schedule(candidates, whole, stride):
+            if columns % whole == 0 and self._has_schedule(candidates, whole, stride, turns=bool(reductions)):
                 return (whole, stride)
             return f"a group has no whole blocks of {whole} columns"
         return "it looks beyond the products of one block"
@@ -186,7 +245,17 @@ class _Fuser:
             found += [(last, 1)]
         return found
 
-    def _has_schedule(self, candidates: Sequence[Region], block: int, stride: int) -> bool:
+    def _siblings(self, region: Region) -> list[Region]:
+        """The contractions of one input."""
+        source = self._source(self._anchor(region).inputs[0])
+        return [r for r in self.readers[source] if r.kind == "contraction"]
+
+    def _row_bytes(self, candidates: Sequence[Region]) -> int:
+        """Bytes of a row of every weight."""
+        weights = [weight_of(self.graph, self._anchor(r)) for r in candidates]
+        return sum(self.layouts[w].parts[0].nbytes // self.layouts[w].parts[0].rows for w in weights if w is not None)
+
+    def _has_schedule(self, candidates: Sequence[Region], block: int, stride: int, *, turns: bool = False) -> bool:
         rows, units, *_ = self._weight_shape(candidates[0])
         return (
             contraction_schedule(
@@ -197,6 +266,7 @@ class _Fuser:
                 anchors=len(candidates),
                 block=block,
                 stride=stride,
+                turns=turns,
             )
             is not None
         )
@@ -269,6 +339,10 @@ class _Fuser:
         for reader in readers:
             if reader.anchor is None or reader.anchor.output not in joined:
                 return None
+        if dict(self.norms.get(norm_key(self.graph, left, segments, self.layouts), ())).get("apart"):
+            place = self.position[region.root]
+            self.declines.append(Decline("projection", place, f"{MEASURED}: a norm of its own is faster"))
+            return None
         return region
 
     def _source(self, value: Value) -> Value:

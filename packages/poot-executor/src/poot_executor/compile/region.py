@@ -38,6 +38,7 @@ class Segment:
     order of the products: the root itself, or the updates of the scatter that is the root. `block` is how far an
     element's epilogue looks: at products of the same aligned run of `block` columns, or for 0 at its own place alone.
     Of the run it looks only at places equal modulo `stride` (1: all of them), as a rotation of halves does.
+    `reductions`, in order, are over the products of a block each: a norm over each head.
     """
 
     anchors: tuple[Equation, ...]
@@ -46,6 +47,7 @@ class Segment:
     scatter: Equation | None
     block: int
     stride: int = 1
+    reductions: tuple[Equation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

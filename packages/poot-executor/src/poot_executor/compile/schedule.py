@@ -27,18 +27,19 @@ GROUPS_LEAST = 4
 @dataclass(frozen=True, slots=True)
 class ContractionSchedule:
     """`threads` a group; `lanes` of them share a weight row's depth (1: a thread has rows of its own); `rows` weight
-    rows a thread;
-    `tile` activation rows a thread."""
+    rows a thread at a time, `turns` times, where a group has to have more rows than its threads take at once; `tile`
+    activation rows a thread."""
 
     threads: int
     lanes: int
     rows: int
     tile: int
+    turns: int = 1
 
     @property
     def columns(self) -> int:
         """Products of one token that a group has."""
-        return self.threads // self.lanes * self.rows
+        return self.threads // self.lanes * self.rows * self.turns
 
     def shared_bytes(self, anchors: int, block: int, caps: Caps) -> int:
         """Shared memory for the products of `anchors` weights, where threads finish them together, and for the group's
@@ -78,19 +79,29 @@ def fits_block(columns: int, block: int, stride: int) -> bool:
 
 
 def contraction_schedule(
-    rows: int, units: int, tile: int, caps: Caps, *, anchors: int = 1, block: int = 0, stride: int = 1
+    rows: int,
+    units: int,
+    tile: int,
+    caps: Caps,
+    *,
+    anchors: int = 1,
+    block: int = 0,
+    stride: int = 1,
+    turns: bool = False,
 ) -> ContractionSchedule | None:
     """The heuristic pick for `rows` weight rows of `units` blocks, `anchors` weights side by side, `tile` activation
     rows a thread.
 
     More tokens a thread reuse a decoded weight; more rows a thread reuse an activation, as long as the groups that
-    remain still fill the device. None where no group has what an epilogue over `block` columns looks at.
+    remain still fill the device. None where no group has what an epilogue over `block` columns looks at; with `turns`
+    it may take them one after the other.
     """
     lanes = lane_count(units, caps)
     slots = caps.group_threads // lanes
     fitting = [r for r in range(1, ROWS_MOST + 1) if fits_block(slots * r, block, stride)]
     if not fitting:
-        return None
+        most = next((r for r in (2, 1) if turns and block % (slots * r) == 0), 0)
+        return ContractionSchedule(caps.group_threads, lanes, most, tile, block // (slots * most)) if most else None
     most = max(1, (ROWS_MOST if tile <= 4 else 2) // anchors)
     wide = 2 if lanes > 1 else 1  # Two rows a lane keep enough bytes in flight.
     pick = next((r for r in fitting if r >= wide), fitting[-1])

@@ -13,7 +13,7 @@ from poot_executor.dtype import DType
 from poot_executor.errors import Unsupported
 from poot_executor.graph.graph import Input, TensorType, Value
 from poot_executor.graph.keys import Storage
-from poot_executor.kernel.buffers import BufferRef
+from poot_executor.kernel.buffers import BufferRef, SharedRef
 from poot_executor.kernel.builder import KernelBuilder
 from poot_executor.kernel.handle import Handle
 from poot_executor.kernel.ir import Access, Kernel
@@ -67,6 +67,7 @@ class Frame:
         self.b = KernelBuilder(name, group_size)
         self.operands: list[Operand] = []
         self.buffers: dict[Value, list[BufferRef]] = {}
+        self._shared: dict[str, SharedRef] = {}
         self.emission = Emission(self.b, scene, self.buffers)
 
     def read(self, *values: Value, supplied: Sequence[Value] = ()) -> None:
@@ -97,6 +98,12 @@ class Frame:
         one."""
         value = Value(-1 - number, TensorType(shape, DType.F32))
         return self._param(Operand(value), DType.F32, Access.READ_WRITE, f"scratch{number}")
+
+    def shared(self, name: str, count: int) -> SharedRef:
+        """Shared memory for f32, the same whenever it is asked for: parts of a group that never run together use it."""
+        if name not in self._shared:
+            self._shared[name] = self.b.shared(name, DType.F32, count)
+        return self._shared[name]
 
     def _param(self, operand: Operand, dtype: DType, access: Access, name: str | None = None) -> BufferRef:
         buffer = self.b.buffer(name or f"in{len(self.operands)}", dtype, access)

@@ -17,7 +17,7 @@ from poot_executor.compile.lower.row_map import RowMap
 from poot_executor.compile.lower.scatter import scatter_word
 from poot_executor.compile.region import Segment
 from poot_executor.dtype import DType
-from poot_executor.graph.graph import Value
+from poot_executor.graph.graph import Equation, Value
 from poot_executor.kernel.buffers import BufferRef, SharedRef
 from poot_executor.kernel.builder import Var
 from poot_executor.kernel.handle import Handle
@@ -94,8 +94,10 @@ def store_products(
     threads: int,
 ) -> None:
     """The group's threads store words of its products in turn; tokens from `count` on and rows beyond the part are
-    dropped. Call it after a barrier."""
+    dropped. Call it after a barrier, in uniform control flow."""
     b = frame.b
+    give = _Given(frame, segment, products, rows_of, group, part)
+    _reduce_blocks(give, first_token, count, threads)
     per_word = PER_WORD.get(segment.root.dtype, 1)
     words = products.columns // per_word
     total = products.tokens * words
@@ -106,13 +108,98 @@ def store_products(
         token = first_token + m
         row = rows_of.row(group, place * per_word)
         with b.if_((token < count) & (row < part.rows)):
-            for w, anchor in enumerate(segment.anchors):
-
-                def product(index: tuple[Handle, ...], w: int = w) -> Handle:
-                    return products.read(w, m, rows_of.local(group, index[1] - part.first))
-
-                frame.supply(anchor.output, product)
+            give.products_of(m)
+            for reduction in segment.reductions:
+                give.total_of(reduction, m, place * per_word // segment.block)
             _store_word(frame, segment, out, token, row + part.first, per_word)
+
+
+SHARES = 8
+"""Threads that sum a block, each every so many of its elements, whatever the block: so a row's bits do not depend on
+what is beside it."""
+
+
+def totals_bytes(segment: Segment, tokens: int, columns: int) -> int:
+    """Shared memory for what the shares of a group's blocks are: of `tokens` by `columns` products."""
+    return 4 * SHARES * len(segment.reductions) * tokens * (columns // max(1, segment.block))
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What a group has for its epilogue's expressions: its products, and the shares of each block's reductions."""
+
+    frame: Frame
+    segment: Segment
+    products: Products
+    rows_of: RowMap
+    group: Handle
+    part: Part
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of one token."""
+        return self.products.columns // self.segment.block
+
+    @property
+    def shares(self) -> SharedRef:
+        """Shares of every block: [reduction, token, block, share]."""
+        count = totals_bytes(self.segment, self.products.tokens, self.products.columns) // 4
+        return self.frame.shared(f"shares{count}", count)
+
+    def products_of(self, m: Handle) -> None:
+        """From now on, expressions read the products of token m of the group."""
+        for w, anchor in enumerate(self.segment.anchors):
+
+            def product(index: tuple[Handle, ...], w: int = w) -> Handle:
+                return self.products.read(w, m, self.rows_of.local(self.group, index[1] - self.part.first))
+
+            self.frame.supply(anchor.output, product)
+
+    def share_place(self, reduction: Equation, m: Handle, block: Handle) -> Handle:
+        """Where the shares of a block begin."""
+        first = self.segment.reductions.index(reduction) * self.products.tokens
+        return ((m + first) * self.blocks + block) * SHARES
+
+    def total_of(self, reduction: Equation, m: Handle, block: Handle) -> None:
+        """From now on, expressions read a reduction of this block. They look at no other: see `locality`."""
+        b, at = self.frame.b, self.share_place(reduction, m, block)
+
+        def total(_index: tuple[Handle, ...]) -> Handle:
+            value = self.shares[at]
+            for share in range(1, SHARES):
+                other = self.shares[at + share]
+                value = value + other if reduction.op == "sum" else b.max(value, other)
+            return value
+
+        self.frame.supply(reduction.output, total)
+
+
+def _reduce_blocks(give: _Given, first_token: Handle, count: int, threads: int) -> None:
+    """Each reduction of each block, in order: a thread a share, then a barrier."""
+    frame, segment, b = give.frame, give.segment, give.frame.b
+    width = segment.anchors[0].output.shape[-1]
+    for place, reduction in enumerate(segment.reductions):
+        source, axis = reduction.inputs[0], reduction.params["axis"]
+        extent, lead = source.shape[axis], reduction.output.shape
+        items = give.products.tokens * give.blocks * SHARES
+        with b.range(b.thread_id(), items, threads, name="share") as item:
+            share, block = item % SHARES, item // SHARES % give.blocks
+            m = item // (SHARES * give.blocks)
+            token, row = first_token + m, give.rows_of.row(give.group, block * segment.block)
+            with b.if_((token < count) & (row < give.part.rows)):
+                give.products_of(m)
+                for earlier in segment.reductions[:place]:
+                    give.total_of(earlier, m, block)
+                index = unravel(b, (token * width + (row + give.part.first)) // segment.block, lead)
+                total = b.var(0.0 if reduction.op == "sum" else float("-inf"), DType.F32, name="total")
+                with b.range(share, extent, SHARES, name="column") as column:
+                    element = frame.element(source, (*index[:axis], column, *index[axis:]))
+                    if reduction.op == "sum":
+                        total.set(total.get() + element)
+                    else:  # NaN is not greater than anything, so it counts as the lowest.
+                        total.set(b.select(element > total.get(), element, total.get()))
+                give.shares[give.share_place(reduction, m, block) + share] = total.get()
+        b.barrier()
 
 
 def _store_word(frame: Frame, segment: Segment, out: BufferRef, token: Handle, row: Handle, per_word: int) -> None:

@@ -10,6 +10,7 @@ memory; otherwise a thread stores straight from its registers.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from math import prod
 
 from poot_executor.compile.classify import weight_of
@@ -17,7 +18,7 @@ from poot_executor.compile.expression import Scene
 from poot_executor.compile.lower.activations import Column, activation_blocks
 from poot_executor.compile.lower.blocks import BlockReader, lane_words
 from poot_executor.compile.lower.draft import Draft, Frame, grid
-from poot_executor.compile.lower.epilogue import Products, store_products, store_registers
+from poot_executor.compile.lower.epilogue import Products, store_products, store_registers, totals_bytes
 from poot_executor.compile.lower.products import Totals, accumulate, sum_lanes
 from poot_executor.compile.lower.row_map import RowMap
 from poot_executor.compile.lower.rows import row_totals
@@ -110,7 +111,10 @@ class _Template:
         segments, caps, most = self.projection.segments, self.frame.caps, 0
         for tile in range(min(self.count, tile_most(caps)), 0, -1):
             found = [self._schedule(s, r, tile) for s, r in zip(segments, self.readers, strict=True)]
-            most = max(p.shared_bytes(len(s.anchors), s.block, caps) for s, p in zip(segments, found, strict=True))
+            most = max(
+                p.shared_bytes(len(s.anchors), s.block, caps) + totals_bytes(s, tile, p.columns)
+                for s, p in zip(segments, found, strict=True)
+            )
             if most <= caps.max_shared_bytes:
                 return tile, found
         raise Unsupported(
@@ -128,6 +132,7 @@ class _Template:
             anchors=len(readers),
             block=segment.block,
             stride=segment.stride,
+            turns=bool(segment.reductions),
         )
         if schedule is None:
             raise Unsupported(f"projection {segment.root}", f"no group has whole blocks of {segment.block} columns")
@@ -158,7 +163,7 @@ class _Template:
             threads=self.threads,
             lanes=self.schedules[0].lanes,
             tile=self.tile,
-            rows=[p.rows for p in self.schedules],
+            rows=[p.rows * p.turns for p in self.schedules],
             weights=[len(s.anchors) for s in projection.segments],
             prologue=projection.prologue is not None,
             part=self.part,
@@ -211,16 +216,23 @@ class _Template:
         b, schedule, rows_of = self.b, self.schedules[s], self.maps[s]
         slot = b.thread_id() // schedule.lanes if schedule.lanes > 1 else b.thread_id()
         slots = self.threads // schedule.lanes
-        places = [slot + j * slots for j in range(schedule.rows)]
-        rows = [rows_of.row(group, place) for place in places]
-        totals = accumulate(b, self.readers[s], reads, rows, self.depth, schedule.lanes)
         part = self.readers[s][0].part
+
+        def multiply(first: Handle | int) -> tuple[list[Handle], list[Handle], list[Totals]]:
+            places = [slot + (first + j * slots) for j in range(schedule.rows)]
+            rows = [rows_of.row(group, place) for place in places]
+            return places, rows, accumulate(b, self.readers[s], reads, rows, self.depth, schedule.lanes)
+
         if products is None:
+            _, rows, totals = multiply(0)
             store_registers(self.frame, segment, out, tokens, rows, totals, part)
             return
-        if schedule.lanes > 1:
-            sum_lanes(b, totals, schedule.lanes, self.width)
-        self._share(schedule, places, totals, products)
+        # A loop only where there are several turns.
+        with b.range(schedule.turns, name="turn") if schedule.turns > 1 else nullcontext() as turn:
+            places, _, totals = multiply(0 if turn is None else turn * (slots * schedule.rows))
+            if schedule.lanes > 1:
+                sum_lanes(b, totals, schedule.lanes, self.width)
+            self._share(schedule, places, totals, products)
         b.barrier()
         first = b.group_id(2) * self.tile
         store_products(self.frame, segment, out, products, rows_of, group, first, self.count, part, self.threads)

@@ -47,7 +47,7 @@ def _shape(scene: Scene, region: Region) -> tuple[Hashable, list[Value]]:
     parts: list[Hashable] = [region.kind]
     marked = {e.output for e in (region.anchor, *region.reductions) if e is not None}
     segments = region.projection.segments if region.projection is not None else ()
-    marked |= {a.output for s in segments for a in s.anchors}
+    marked |= {e.output for s in segments for e in (*s.anchors, *s.reductions)}
 
     def visit(value: Value, inside: bool) -> int:
         if value in numbers:
@@ -71,5 +71,5 @@ def _shape(scene: Scene, region: Region) -> tuple[Hashable, list[Value]]:
     if attention is not None:
         named = (attention.scores_root, attention.exponent, attention.weights, attention.mask)
         parts.append((attention.rounded, attention.evens, *(None if v is None else numbers[v] for v in named)))
-    parts += [(len(s.anchors), numbers[s.domain], s.block, s.stride) for s in segments]
+    parts += [(len(s.anchors), numbers[s.domain], s.block, s.stride, len(s.reductions)) for s in segments]
     return tuple(parts), list(numbers)
