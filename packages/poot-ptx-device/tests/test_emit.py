@@ -16,7 +16,7 @@ from poot_executor.kernel.builder import KernelBuilder
 from poot_executor.kernel.ir import KERNEL_OPS, Access, Block, Kernel, KType, Op, Param, SharedArray, Val
 from poot_executor.kernel.passes import optimize
 from poot_ptx_device.architecture import ARCHITECTURES, Architecture, architecture_of, best_architecture
-from poot_ptx_device.caps import DEPENDENT_LAUNCH, EARLY_LOADS, caps_of
+from poot_ptx_device.caps import DEPENDENT_LAUNCH, EARLY_BYTES, EARLY_LOADS, caps_of
 from poot_ptx_device.emit import emit
 from poot_ptx_device.emitter import Guards
 from poot_ptx_device.rules import RULES
@@ -244,7 +244,7 @@ def test_weights_may_be_loaded_before_the_wait() -> None:
         v = x.load(k * 256 + b.thread_id() * 4, 4)
         total.set(total.get() + v.x * v.w)
     y[i] = total.get()
-    kernel = b.finish()
+    kernel = b.finish().launched((1 << 14, 1 << 10, 1 << 10), (16, 1, 1))
     waits = frozenset({DEPENDENT_LAUNCH})
     late, early = (emit(kernel, caps_of(BY_NAME["sm_90"], options=chosen)) for chosen in (waits, waits | {EARLY_LOADS}))
     before, _, after = early.partition("griddepcontrol.wait")
@@ -254,6 +254,16 @@ def test_weights_may_be_loaded_before_the_wait() -> None:
     assert after.count("ld.global.nc.v4") == 5 and after.count("ld.global.nc.f32") == 2
     assert early.count("ld.global") == late.count("ld.global")
     assert "ld.global" not in late.partition("griddepcontrol.wait")[0]
+    # What reads much, or nobody knows how much, waits first.
+    for other in (kernel.launched((EARLY_BYTES // 4 + 1, 1, 1), (16, 1, 1)), launched_anyhow(kernel)):
+        text = emit(other, caps_of(BY_NAME["sm_90"], options=waits | {EARLY_LOADS}))
+        assert "ld.global" not in text.partition("griddepcontrol.wait")[0]
+
+
+def launched_anyhow(kernel: Kernel) -> Kernel:
+    """The kernel without what is known of its launches."""
+    params = tuple(Param(p.name, p.dtype, p.access) for p in kernel.params)
+    return Kernel(kernel.name, params, kernel.shared, kernel.group_size, kernel.body)
 
 
 def test_what_the_device_lacks_is_refused_by_name() -> None:

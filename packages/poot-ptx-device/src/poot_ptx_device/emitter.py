@@ -24,7 +24,7 @@ from poot_executor.kernel.passes.ranges import Range, Ranges
 from poot_executor.kernel.rules import Rules
 from poot_executor.kernel.uniform import Uniformity
 from poot_ptx_device.architecture import architecture_of
-from poot_ptx_device.caps import DEPENDENT_LAUNCH, EARLY_LOADS, WARP
+from poot_ptx_device.caps import DEPENDENT_LAUNCH, EARLY_BYTES, EARLY_LOADS, WARP
 from poot_ptx_device.early import EarlyLoads
 
 ENTRY = "poot_kernel"
@@ -92,7 +92,7 @@ class Emitter:
     def text(self) -> str:
         """The whole module. Raises Unsupported for an operation without a rule or capability."""
         waits = DEPENDENT_LAUNCH in self.caps.features
-        if waits and self.guarded and EARLY_LOADS in self.caps.features:
+        if waits and self.guarded and EARLY_LOADS in self.caps.features and self._is_small():
             self._emit_early()
         early, self._lines = self._lines, []
         self.block(self.kernel.body)
@@ -119,6 +119,13 @@ class Emitter:
                 "",
             ]
         )
+
+    def _is_small(self) -> bool:
+        """Whether what no dispatch writes is known to be little: a large kernel's groups would take registers and
+        bandwidth from the one ahead for longer than they save."""
+        reads = [param.count for param in self.kernel.params if param.access is Access.READ]
+        known = [count for count in reads if count is not None]
+        return len(known) == len(reads) and sum(4 * count for count in known) <= EARLY_BYTES
 
     def _emit_early(self) -> None:
         """The loads before the wait for the kernel ahead. Their operands are computed again where they belong."""
