@@ -13,9 +13,7 @@ from poot_llm.cli.output import note, show
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Whether to shorten."""
-    parser.add_argument(
-        "--full", action="store_true", help="whole reasons, and which distribution each device is from"
-    )
+    parser.add_argument("--full", action="store_true", help="whole reasons, and which distribution each device is from")
 
 
 def run(arguments: argparse.Namespace) -> int:

