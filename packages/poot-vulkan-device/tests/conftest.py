@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,6 +100,49 @@ def tool() -> Callable[[str], str]:
         pytest.skip(reason)
 
     return found
+
+
+VALIDATION = "VK_LAYER_KHRONOS_validation"
+
+
+def validation_environment(folder: Path) -> dict[str, str] | None:
+    """What puts the Khronos validation layer into an instance, with a log in that folder; None where it is not
+    installed.
+    """
+    places = [Path(place) / "vulkan/explicit_layer.d" for place in ("/usr/share", "/usr/local/share", "/etc")]
+    manifests = [json.loads(path.read_text()) for place in places for path in place.glob("*.json")]
+    if not any(manifest.get("layer", {}).get("name") == VALIDATION for manifest in manifests):
+        return None
+    (folder / "vk_layer_settings.txt").write_text(
+        "khronos_validation.debug_action = VK_DBG_LAYER_ACTION_LOG_MSG\n"
+        f"khronos_validation.log_filename = {folder / 'log.txt'}\n"
+        "khronos_validation.report_flags = error,warn\n"
+    )
+    return {"VK_INSTANCE_LAYERS": VALIDATION, "VK_LAYER_SETTINGS_PATH": str(folder)}
+
+
+@pytest.fixture(scope="session")
+def watched() -> Callable[[Path], dict[str, str] | None]:
+    """`validation_environment`, for a process of its own."""
+    return validation_environment
+
+
+@pytest.fixture(scope="module", autouse=True)
+def validated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The Khronos validation layer watches every device that a file of tests opens, and has nothing to say."""
+    folder = tmp_path_factory.mktemp("validation")
+    environment = validation_environment(folder)
+    if environment is None:
+        reason = f"{VALIDATION} is not installed: apt-get install vulkan-validationlayers"
+        assert "vulkan" not in read_settings().require_devices, reason
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        yield
+    log = folder / "log.txt"
+    assert not log.exists() or not log.read_text(), log.read_text()[:4000]
 
 
 @pytest.fixture(scope="session")

@@ -70,10 +70,10 @@ def test_what_does_not_fit_is_out_of_memory_and_the_device_goes_on(memory: Vulka
     with pytest.raises(OutOfMemory, match="of weight") as caught:
         memory.allocate(BufferKind.WEIGHT, most + 1)
     assert (caught.value.asked, caught.value.limit) == (most + 1, most)
-    if adapter.software:
+    if adapter.software and most >= adapter.heaps[0]:
         # What is in use already leaves less than the whole heap.
         with pytest.raises(OutOfMemory, match="of state") as caught:
-            memory.allocate(BufferKind.STATE, min(most, adapter.heaps[0]))
+            memory.allocate(BufferKind.STATE, adapter.heaps[0])
         assert caught.value.limit == adapter.heaps[0]
     assert memory.memory().used == before
     small = memory.allocate(BufferKind.WEIGHT, 1024)
