@@ -36,6 +36,16 @@ def test_importing_it_loads_no_driver() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_on_macos_the_reason_says_that_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no cuda-bindings for it either, which its requirement's marker leaves out."""
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setitem(sys.modules, "cuda", None)
+    (missing,) = PtxDriver().probe()
+    assert isinstance(missing, Missing) and "macOS has no NVIDIA driver" in missing.reason
+    with pytest.raises(DeviceNotFound, match="macOS has no NVIDIA driver"):
+        PtxDriver().open("", DeviceSettings())
+
+
 def test_without_a_driver_the_reason_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_library(_flags: int) -> None:
         raise RuntimeError("libcuda.so.1 was not found\nand more")

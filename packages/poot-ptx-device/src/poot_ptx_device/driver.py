@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -75,6 +76,8 @@ def _native() -> Native:
     """The driver, initialized. Raises DeviceNotFound with what to do."""
     from poot_ptx_device.native import Native
 
+    if sys.platform == "darwin":
+        raise DeviceNotFound("macOS has no NVIDIA driver, and so no ptx: wgpu runs on its GPUs")
     try:
         from cuda.bindings import driver
     except ImportError as error:
