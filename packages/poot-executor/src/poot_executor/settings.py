@@ -42,6 +42,11 @@ class Settings:
         """The folder of compiled programs; None keeps none."""
         return self.home / "programs" if self.compile_cache else None
 
+    @property
+    def tuned(self) -> Path:
+        """The folder of measured schedules, which `poot tune` writes."""
+        return self.home / "tuned"
+
 
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     """Settings from the environment (POOT_HOME, POOT_TIMEOUT, POOT_COMPILE_CACHE, POOT_DUMP, POOT_REQUIRE_DEVICE).

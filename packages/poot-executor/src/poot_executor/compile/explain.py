@@ -7,8 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from textwrap import wrap
+from typing import Any
 
 from poot_executor.compile.program import Arg, CopyCommand, DispatchCommand, Place, Program, Space
+from poot_executor.compile.schedule_picks import KEY, MEASURED, NORM
 from poot_executor.graph.graph import Equation
 from poot_executor.graph.op_row import OpKind
 from poot_executor.graph.ops import op_named
@@ -17,6 +19,7 @@ from poot_executor.weights import WeightKey
 HEADINGS = ("", "region:kernel", "equations", "groups", "bytes", "ops", "work", "schedule")
 WIDTHS = (5, 22, 18, 10, 6, 6, 6, 60)
 """Columns of the table; a cell that is wider is cut and ends in "…". The sum stays within 140."""
+_SAID = (KEY, NORM, MEASURED)
 RIGHT = frozenset({"", "groups", "bytes", "ops", "work"})
 
 
@@ -77,8 +80,14 @@ def _row(
         # Several dispatches of one region (a weight in parts) are shown with equal shares.
         short(sum(map(operations, equations)) / sharing[command.equations]),
         short(command.work),
-        " ".join(f"{name}={value}".replace(", ", ",") for name, value in command.schedule.items()),
+        _schedule(command.schedule),
     )
+
+
+def _schedule(schedule: Mapping[str, Any]) -> str:
+    """The tunables; a measured schedule begins with "measured"."""
+    shown = [f"{name}={value}".replace(", ", ",") for name, value in schedule.items() if name not in _SAID]
+    return " ".join([MEASURED, *shown] if MEASURED in schedule else shown)
 
 
 def _name(command: DispatchCommand) -> str:
@@ -137,9 +146,21 @@ def _totals(program: Program) -> list[str]:
         ("constants", f"{len(program.constants):,} bytes"),
         ("blocks", f"{program.input_bytes:,} bytes of inputs, {program.output_bytes:,} of outputs and checks"),
         ("passes", ", ".join(program.passes) or "none changed anything"),
+        ("schedules", _picked(program)),
         *_declines(program),
     ]
     return [line for name, text in totals for line in wrap(f"{name:<12} {text}", 140, subsequent_indent=" " * 13)]
+
+
+def _picked(program: Program) -> str:
+    """How many dispatches have a schedule that was measured, and which; the rest have the heuristic's."""
+    chosen = [d for d in program.dispatches if KEY in d.schedule]
+    measured = {d.schedule[KEY]: d.schedule[MEASURED] for d in chosen if MEASURED in d.schedule}
+    count = sum(MEASURED in d.schedule for d in chosen)
+    said = "; ".join(
+        f"{key}: {' '.join(f'{name}={value}' for name, value in pick.items())}" for key, pick in measured.items()
+    )
+    return f"{len(chosen) - count} dispatches by heuristic, {count} as measured" + (f" ({said})" if said else "")
 
 
 def _a_layer(program: Program) -> str:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from poot_executor.compile.schedule_picks import Schedules
+
 if TYPE_CHECKING:
     from poot_executor.compile.program_cache import ProgramCache
 
@@ -28,11 +30,13 @@ class CompileOptions:
 
     `deterministic` restricts schedules to batch-invariant ones: the order in which a row is reduced depends neither on
     the number of rows nor on the neighbours. `cache` is where programs are found and kept; with `verify` or `dump` it
-    is passed over, since both want the passes to run.
+    is passed over, since both want the passes to run. `schedules` are picks that were measured; of a deterministic
+    program's, those that would change the order of a sum are passed over.
     """
 
     verify: bool = False
     deterministic: bool = False
     dump: Path | None = None
     limits: CompileLimits = field(default_factory=CompileLimits)
+    schedules: Schedules = field(default_factory=Schedules)
     cache: ProgramCache | None = field(default=None, compare=False)

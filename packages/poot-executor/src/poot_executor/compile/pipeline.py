@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from poot_executor.compile.attention import fuse_attention
 from poot_executor.compile.classify import weight_view
 from poot_executor.compile.expression import Scene
 from poot_executor.compile.extent import longest_expression
 from poot_executor.compile.lower import lower_region
+from poot_executor.compile.lower.draft import Draft
 from poot_executor.compile.lower.reuse import Reuse
 from poot_executor.compile.options import CompileOptions
 from poot_executor.compile.order import make_unit, order_units
@@ -16,9 +19,21 @@ from poot_executor.compile.passes import run_passes
 from poot_executor.compile.plan import Plan, Planner, Schema, make_schema
 from poot_executor.compile.program import Decline, Program, StateUse, WeightUse
 from poot_executor.compile.projections import fuse_projections
+from poot_executor.compile.region import Region
 from poot_executor.compile.regions import form_regions
 from poot_executor.compile.schedule import batch_invariant
-from poot_executor.compile.target import Caps, Granularity, Target
+from poot_executor.compile.schedule_picks import (
+    KEY,
+    MEASURED,
+    NORM,
+    Schedules,
+    invariant_pick,
+    legal,
+    norm_of,
+    picked_caps,
+    region_key,
+)
+from poot_executor.compile.target import Caps, Granularity, Pick, Target
 from poot_executor.errors import CompileLimit, Unsupported
 from poot_executor.formats import FORMATS, Format
 from poot_executor.graph.graph import Graph, Value
@@ -28,6 +43,8 @@ from poot_executor.kernel.ir import Kernel
 from poot_executor.kernel.passes import optimize
 from poot_executor.layout import WeightLayout, layout_for
 from poot_executor.weights import WeightKey
+
+_LOG = logging.getLogger("poot.compile")
 
 
 def compile(graph: Graph, target: Target, options: CompileOptions = CompileOptions()) -> Program:  # noqa: B008
@@ -42,28 +59,82 @@ def compile(graph: Graph, target: Target, options: CompileOptions = CompileOptio
 
 
 def _compile(graph: Graph, target: Target, options: CompileOptions) -> Program:
-    verify(graph)
-    _limit("equations", options.limits.equations, len(graph.equations))
-    graph, passes = run_passes(graph, verify=options.verify, dump=options.dump)
-    layouts = weight_layouts(graph, target.caps)
-    schema = make_schema(graph, target.caps.offset_alignment)
-    if target.caps.granularity is Granularity.GRAPH:
-        return _program(graph, target, schema, _whole_graph(graph, target, layouts), passes, ())
-    caps = batch_invariant(target.caps) if options.deterministic else target.caps
-    regions = fuse_attention(graph, form_regions(graph), layouts, caps)
-    regions = fuse_projections(graph, regions, layouts, caps)
-    _limit("expression_operations", options.limits.expression_operations, longest_expression(graph, regions.stored))
-    scene = Scene(graph, regions.stored, layouts)
-    reuse = Reuse()
-    units = [
-        make_unit(graph, r, reuse.lower(scene, r, lambda r=r: lower_region(scene, r, caps))) for r in regions.regions
-    ]
-    ordered = order_units(graph, units)
-    plan = Planner(graph, ordered, layouts, schema, caps, _optimizer(caps, options)).run()
-    _limit("dispatches", options.limits.dispatches, len(plan.commands))
-    _limit("arena_bytes", options.limits.arena_bytes, plan.arena_bytes)
-    _limit("constant_bytes", options.limits.constant_bytes, len(plan.constants))
-    return _program(graph, target, schema, plan, passes, regions.declines)
+    return Compilation(graph, target, options).program(options.schedules)
+
+
+class Compilation:
+    """A compilation whose schedules are chosen last, so that many choices share what comes before: passes, layouts,
+    and the kernels of all regions that are scheduled alike."""
+
+    def __init__(self, graph: Graph, target: Target, options: CompileOptions) -> None:
+        """Raises GraphError and CompileLimit."""
+        verify(graph)
+        _limit("equations", options.limits.equations, len(graph.equations))
+        self._graph, self._passes = run_passes(graph, verify=options.verify, dump=options.dump)
+        self._target, self._options = target, options
+        self._layouts = weight_layouts(self._graph, target.caps)
+        self._schema = make_schema(self._graph, target.caps.offset_alignment)
+        self._caps = batch_invariant(target.caps) if options.deterministic else target.caps
+        self._optimize = _optimizer(self._caps, options)
+        self._reuse: dict[Pick, Reuse] = {}
+
+    def program(self, schedules: Schedules) -> Program:
+        """The program under these schedules. Raises Unsupported and CompileLimit."""
+        graph, target, limits, layouts = self._graph, self._target, self._options.limits, self._layouts
+        if target.caps.granularity is Granularity.GRAPH:
+            return _program(graph, target, self._schema, _whole_graph(graph, target, layouts), self._passes, ())
+        picks = self._usable(schedules)
+        norms = {} if self._options.deterministic else picks
+        regions = fuse_attention(graph, form_regions(graph), layouts, self._caps)
+        regions = fuse_projections(graph, regions, layouts, self._caps, norms)
+        _limit("expression_operations", limits.expression_operations, longest_expression(graph, regions.stored))
+        scene = Scene(graph, regions.stored, layouts)
+        units = [make_unit(graph, region, self._lowered(scene, region, picks)) for region in regions.regions]
+        ordered = order_units(graph, units)
+        plan = Planner(graph, ordered, layouts, self._schema, self._caps, self._optimize).run()
+        _limit("dispatches", limits.dispatches, len(plan.commands))
+        _limit("arena_bytes", limits.arena_bytes, plan.arena_bytes)
+        _limit("constant_bytes", limits.constant_bytes, len(plan.constants))
+        return _program(graph, target, self._schema, plan, self._passes, regions.declines)
+
+    def _usable(self, schedules: Schedules) -> dict[str, Pick]:
+        """The picks that this target can use; a line in the log for each other one."""
+        picks: dict[str, Pick] = {}
+        for key, pick in schedules.picks:
+            problem = legal(key, pick, self._target.caps)
+            if problem is None:
+                picks[key] = invariant_pick(pick) if self._options.deterministic else pick
+            else:
+                _LOG.warning("the measured schedule of %s is ignored: %s", key, problem)
+        return picks
+
+    def _lowered(self, scene: Scene, region: Region, picks: Mapping[str, Pick]) -> list[Draft]:
+        """A region's dispatches, with its measured pick where there is one that fits it."""
+        key = region_key(scene.graph, region, scene.layouts)
+        pick = picks.get(key, ()) if key is not None else ()
+        if pick:
+            try:
+                return self._with(scene, region, key, pick)
+            except Unsupported as refusal:
+                _LOG.warning("the measured schedule of %s is ignored: %s", key, refusal)
+        return self._with(scene, region, key, ())
+
+    def _with(self, scene: Scene, region: Region, key: str | None, pick: Pick) -> list[Draft]:
+        caps = picked_caps(self._caps, pick) if pick else self._caps
+        reuse = self._reuse.setdefault(pick, Reuse())
+
+        def made() -> list[Draft]:
+            drafts = lower_region(scene, region, caps)
+            return drafts if key is None else [_explained(scene, region, key, pick, draft) for draft in drafts]
+
+        return reuse.lower(scene, region, made)
+
+
+def _explained(scene: Scene, region: Region, key: str, pick: Pick, draft: Draft) -> Draft:
+    """The dispatch with what its schedule is known by, for `explain` and `tune`."""
+    norm = norm_of(scene.graph, region, scene.layouts)
+    said = {KEY: key, **({} if norm is None else {NORM: norm}), **({MEASURED: dict(pick)} if pick else {})}
+    return replace(draft, schedule={**draft.schedule, **said})
 
 
 def weight_layouts(graph: Graph, caps: Caps) -> dict[Value, WeightLayout]:
@@ -89,7 +160,12 @@ def weight_layouts(graph: Graph, caps: Caps) -> dict[Value, WeightLayout]:
         if format_.is_packed:
             shape = (*shape[:-1], shape[-1] // format_.nbytes * format_.columns)
         layouts[value] = layout_for(
-            format_, shape, tile_rows=caps.tile_rows, max_bytes=caps.max_binding_bytes, alignment=caps.offset_alignment
+            format_,
+            shape,
+            tile_rows=caps.tile_rows,
+            max_bytes=caps.max_binding_bytes,
+            alignment=caps.offset_alignment,
+            fragments="mma" in caps.features,
         )
     return layouts
 

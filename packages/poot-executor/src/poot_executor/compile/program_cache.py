@@ -103,7 +103,9 @@ def program_key(graph: Graph, target: Target, options: CompileOptions, context: 
 def options_key(options: CompileOptions) -> bytes:
     """The options that change what is compiled, or whether it is."""
     limits = {f.name: getattr(options.limits, f.name) for f in fields(options.limits)}
-    return canonical({"deterministic": options.deterministic, "limits": limits}).encode()
+    return canonical(
+        {"deterministic": options.deterministic, "limits": limits, "schedules": options.schedules.picks}
+    ).encode()
 
 
 def graph_key(graph: Graph) -> bytes:

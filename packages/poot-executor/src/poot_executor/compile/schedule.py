@@ -17,7 +17,7 @@ def tile_most(caps: Caps) -> int:
     own, more rows a
     thread pay more: on lavapipe 4 by 4 does what 8 by 8 nearly does, from a kernel that compiles in a third of the
     time."""
-    return 4 if caps.tile_rows > 1 else 8
+    return caps.picked("tile") or (4 if caps.tile_rows > 1 else 8)
 
 
 GROUPS_LEAST = 4
@@ -63,6 +63,9 @@ def lane_count(units: int, caps: Caps) -> int:
     """How many threads share a row of `units` pieces: the lanes of one subgroup, of several for a long row."""
     if not shares_rows(caps) or caps.subgroup_width is None:
         return 1
+    picked = caps.picked("lanes")
+    if picked is not None:
+        return picked
     lanes = caps.subgroup_width
     while lanes * 2 <= caps.group_threads and units > lanes * 4:
         lanes *= 2
@@ -102,6 +105,9 @@ def contraction_schedule(
     if not fitting:
         most = next((r for r in (2, 1) if turns and block % (slots * r) == 0), 0)
         return ContractionSchedule(caps.group_threads, lanes, most, tile, block // (slots * most)) if most else None
+    picked = caps.picked("rows")
+    if picked in fitting:
+        return ContractionSchedule(caps.group_threads, lanes, picked, tile)
     most = max(1, (ROWS_MOST if tile <= 4 else 2) // anchors)
     wide = 2 if lanes > 1 else 1  # Two rows a lane keep enough bytes in flight.
     pick = next((r for r in fitting if r >= wide), fitting[-1])
@@ -144,18 +150,26 @@ def attention_schedule(
     """The heuristic pick: as many rows a group as its shared memory holds, as many splits as fill the device, each of
     at least the target's `split_tiles` tiles of positions. None where shared memory does not hold one row."""
     threads = caps.group_threads
-    shapes = [(q, max(1, threads // columns)) for q in range(min(rows, QUERIES_MOST), 0, -1)] + [(1, 1)]
+    most = min(rows, caps.picked("queries") or QUERIES_MOST)
+    shapes = [(q, max(1, threads // columns)) for q in range(most, 0, -1)] + [(1, 1)]
     for queries, parts in shapes:
         groups = -(-rows // queries) * batches
         tiles = -(-span // threads)
         splits = max(1, min(caps.parallel_groups // groups, tiles // caps.split_tiles, SPLITS_MOST, caps.max_groups[2]))
-        schedule = AttentionSchedule(threads, queries, parts, splits, 16 if shares_rows(caps) else 4)
+        splits = min(caps.picked("splits") or splits, tiles)
+        unroll = caps.picked("unroll") or (16 if shares_rows(caps) else 4)
+        schedule = AttentionSchedule(threads, queries, parts, splits, unroll)
         if schedule.shared_bytes(depth, columns) <= caps.max_shared_bytes:
             return schedule
     return None
 
 
+NEUTRAL = frozenset({"rows", "tile", "queries"})
+"""Tunables that leave the order alone in which a row is summed."""
+
+
 def batch_invariant(caps: Caps) -> Caps:
     """Caps under which no row is summed in an order that depends on other rows: groups do not share the positions of an
     attention, and a row reduction takes as many threads alone as it takes before a contraction."""
-    return replace(caps, parallel_groups=1, max_group_size=caps.group_threads)
+    neutral = tuple((name, value) for name, value in caps.pick if name in NEUTRAL)
+    return replace(caps, parallel_groups=1, max_group_size=caps.group_threads, pick=neutral)

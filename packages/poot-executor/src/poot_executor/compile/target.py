@@ -32,6 +32,10 @@ EXACT_ERRORS: Mapping[str, float] = MappingProxyType(
 """Errors in units in the last place (ULP) of a target whose arithmetic is IEEE and whose library is good."""
 
 
+Pick = tuple[tuple[str, int], ...]
+"""Tunables of one region by name, in the order of the names."""
+
+
 @dataclass(frozen=True, slots=True)
 class Caps:
     """Limits, features and stated errors of a device. Sizes in bytes; None is unlimited or unknown.
@@ -42,6 +46,7 @@ class Caps:
     zero. `errors` are ULP bounds of kernel operations; `operations` is the op set of a whole-graph device (empty: all).
     `group_threads` is the group size that schedules start from, `parallel_groups` how many groups keep the
     device busy, and `split_tiles` the fewest tiles of positions for which it pays that another group takes them.
+    `pick` is the compiler's own: tunables that were measured for the region that is being scheduled.
     """
 
     granularity: Granularity = Granularity.KERNEL
@@ -63,6 +68,11 @@ class Caps:
     contracts: bool = False
     flushes_denormals: bool = False
     errors: Mapping[str, float] = field(default_factory=lambda: EXACT_ERRORS, hash=False)
+    pick: Pick = ()
+
+    def picked(self, name: str) -> int | None:
+        """A measured tunable of the region that is being scheduled; None where the heuristic decides."""
+        return next((value for known, value in self.pick if known == name), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 
 from poot_executor.compile import Caps, CompileOptions, Target
+from poot_executor.compile.schedule_picks import Schedules
 from poot_executor.discover import open_device
 from poot_executor.errors import DeviceNotFound
 from poot_executor.settings import Settings, read_settings
+from poot_executor.tuned import load_schedules
 from poot_llm.blocks.step import StepShape
 from poot_llm.cli.output import note, write
 from poot_llm.cli.parser import add_model, whole
@@ -39,23 +41,25 @@ def run(arguments: argparse.Namespace) -> int:
     steps = StepSet.of(DriverOptions(capacity=arguments.capacity), handle.config.context)
     shape = StepShape(1, arguments.tokens, steps.capacity, steps.capacity)
     suffix = Suffix.SAMPLED if arguments.sampled else Suffix.GREEDY
-    target = _target(arguments.target, settings)
-    program = compile_step(handle, target, shape, suffix, options=CompileOptions(dump=settings.dump))
+    target, schedules = _target(arguments.target, settings)
+    options = CompileOptions(dump=settings.dump, schedules=schedules)
+    program = compile_step(handle, target, shape, suffix, options=options)
     write(program.explain())
     return 0
 
 
-def _target(request: str, settings: Settings) -> Target:
+def _target(request: str, settings: Settings) -> tuple[Target, Schedules]:
+    """What to compile for, and what `poot tune` measured there."""
     if request == REFERENCE:
-        return Target(REFERENCE, Caps())
+        return Target(REFERENCE, Caps()), Schedules()
     try:
         device, choice = open_device(request, settings.device)
     except DeviceNotFound as error:
         if request != "auto":
             raise
         note(f"compiled for {REFERENCE}: {error}")
-        return Target(REFERENCE, Caps())
+        return Target(REFERENCE, Caps()), Schedules()
     with device:
         if request == "auto":
             note(str(choice))
-        return device.target
+        return device.target, load_schedules(settings.tuned, device.target, choice.description)

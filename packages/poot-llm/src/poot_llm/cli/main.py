@@ -33,6 +33,7 @@ COMMANDS = MappingProxyType(
         "generate": "continue a prompt, or answer a chat",
         "chat": "talk to a model",
         "explain": "show what a step of a model compiles to",
+        "tune": "measure schedules on a device, and keep the best",
         "bench": "measure prefill and decode in tokens a second",
     }
 )

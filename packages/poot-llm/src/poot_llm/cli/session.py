@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 from poot_executor.compile import CompileOptions
@@ -13,6 +13,7 @@ from poot_executor.compile.program_cache import ProgramCache
 from poot_executor.discover import Choice, open_device
 from poot_executor.engine import Engine
 from poot_executor.settings import Settings, read_settings
+from poot_executor.tuned import load_schedules
 from poot_llm.cli.loading import Loading, StagedEngine
 from poot_llm.cli.output import note
 from poot_llm.driver import Driver, DriverOptions
@@ -53,5 +54,7 @@ def open_session(handle: ModelHandle, arguments: argparse.Namespace) -> Iterator
     with device:
         if arguments.device == "auto":
             note(str(choice))
+        schedules = load_schedules(settings.tuned, device.target, choice.description)
+        options = replace(options, compile=replace(options.compile, schedules=schedules))
         with StagedEngine(device, loading.stage) as engine, Driver(handle, engine, options) as driver:
             yield Session(driver, engine, choice, perf_counter() - started, loading)

@@ -1,0 +1,53 @@
+"""What `tune` tries: for a region's schedule, others that change one tunable, within what the target can do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from poot_executor.compile.schedule_picks import NORM, legal
+from poot_executor.compile.target import Caps, Pick
+
+TRIED: Mapping[str, Mapping[str, tuple[int, ...]]] = {
+    "attention": {
+        "threads": (32, 64, 128, 256),
+        "splits": (1, 2, 4, 8, 16, 32),
+        "queries": (1, 2, 3, 4, 8),
+        "unroll": (2, 4, 8, 16),
+    },
+    "contraction": {
+        "fragments": (0,),
+        "threads": (32, 64, 128, 256),
+        "lanes": (4, 8, 16, 32, 64, 128),
+        "rows": (1, 2, 3, 4),
+        "tile": (1, 2, 4, 8),
+    },
+    NORM: {"apart": (0, 1)},
+}
+"""Values of each tunable, by the first word of a region key; projections are contractions."""
+
+
+def candidates(key: str, schedule: Mapping[str, Any], pick: Pick, caps: Caps) -> Iterator[Pick]:
+    """Picks that differ from `pick` in one tunable and from the present `schedule` too; each is legal on its own."""
+    kind = key.partition(" ")[0]
+    tried = TRIED["contraction" if kind == "projection" else kind]
+    fragments = "warps" in schedule
+    for name, values in tried.items():
+        if name == "fragments" and not fragments:
+            continue
+        if fragments and name != "fragments":
+            continue  # Fragments have tunables of their own.
+        for value in values:
+            if _present(schedule, name) == value:
+                continue
+            made = tuple(sorted({**dict(pick), name: value}.items()))
+            if made != pick and legal(key, made, caps) is None:
+                yield made
+
+
+def _present(schedule: Mapping[str, Any], name: str) -> Any:
+    """A tunable's present value; of several segments the one they share."""
+    value = schedule.get(name)
+    if isinstance(value, list):
+        return value[0] if len(set(value)) == 1 else None
+    return value
