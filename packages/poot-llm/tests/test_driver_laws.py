@@ -63,6 +63,7 @@ def deterministic(handle: ModelHandle, device: str, **options: Any) -> Iterator[
 
 
 FEW: dict[str, dict[str, Any]] = {
+    "two rows": PAGED | {"rows": 2, "chunk": 4},
     "paged": PAGED | {"rows": 3, "chunk": 4, "window": 4},
     "contiguous": {"capacity": 64, "chunk": 4, "rows": 2, "layout": Layout.CONTIGUOUS, "prefix_cache": True},
 }
@@ -73,10 +74,12 @@ FEW: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     ("device", "variant", "examples"),
     [
-        pytest.param("reference", "paged", 2, id="reference"),
+        pytest.param("reference", "two rows", 2, id="reference"),
         pytest.param("vulkan", "paged", 6, id="vulkan", marks=pytest.mark.device("vulkan")),
-        pytest.param("vulkan", "contiguous", 4, id="vulkan-contiguous", marks=pytest.mark.device("vulkan")),
-        pytest.param("wgpu", "paged", 4, id="wgpu", marks=pytest.mark.device("wgpu")),
+        pytest.param(
+            "vulkan", "contiguous", 4, id="vulkan-contiguous", marks=[pytest.mark.device("vulkan"), pytest.mark.sweep]
+        ),
+        pytest.param("wgpu", "paged", 4, id="wgpu", marks=[pytest.mark.device("wgpu"), pytest.mark.sweep]),
     ],
 )
 def test_laws_on_kernels(handle: ModelHandle, device: str, variant: str, examples: int) -> None:
