@@ -93,11 +93,11 @@ class Frame:
         self.buffers[value] = [buffer]
         return buffer
 
-    def scratch(self, number: int, shape: tuple[int, ...]) -> BufferRef:
-        """A parameter for f32 memory that lives as long as the region's dispatches run; equal numbers and shapes are
-        one."""
-        value = Value(-1 - number, TensorType(shape, DType.F32))
-        return self._param(Operand(value), DType.F32, Access.READ_WRITE, f"scratch{number}")
+    def scratch(self, number: int, shape: tuple[int, ...], dtype: DType = DType.F32) -> BufferRef:
+        """A parameter for memory of 32-bit elements that lives as long as the region's dispatches run; equal numbers
+        and shapes are one."""
+        value = Value(-1 - number, TensorType(shape, dtype))
+        return self._param(Operand(value), dtype, Access.READ_WRITE, f"scratch{number}")
 
     def shared(self, name: str, count: int) -> SharedRef:
         """Shared memory for f32, the same whenever it is asked for: parts of a group that never run together use it."""

@@ -11,6 +11,7 @@ from poot_executor.compile.elementwise import HELD, narrowed
 from poot_executor.compile.expression import Scene
 from poot_executor.compile.indexing import Index, unravel
 from poot_executor.compile.lower.draft import PER_WORD, Draft, Frame, grid, pack_word
+from poot_executor.compile.lower.parts import part_columns, row_parts
 from poot_executor.compile.region import Region
 from poot_executor.compile.target import Caps
 from poot_executor.dtype import DType
@@ -19,12 +20,17 @@ from poot_executor.graph.graph import Equation, Value
 from poot_executor.kernel.handle import Handle
 
 
-def lower_rows(scene: Scene, region: Region, caps: Caps) -> Draft:
-    """root[r, c] = expression(r, c, reductions of row r); a root that is itself a reduction has one element a row."""
+def lower_rows(scene: Scene, region: Region, caps: Caps) -> list[Draft]:
+    """root[r, c] = expression(r, c, reductions of row r); a root that is itself a reduction has one element a row, and
+    long rows are reduced in parts where rows are few."""
     root = region.root
     own = region.anchor
     columns = own.inputs[0].shape[own.params["axis"]] if own is not None else root.shape[-1]
     rows = root.type.count if own is not None else root.type.count // columns
+    whole = own is not None and region.reductions == (own,) and HELD[own.inputs[0].dtype] is not DType.BOOL
+    parts = row_parts(rows, columns, caps) if whole and PER_WORD.get(root.dtype, 1) == 1 else 0
+    if own is not None and parts:
+        return _in_parts(scene, region, own, rows, parts, caps)
     threads = row_threads(columns, caps)
     inner = Scene(scene.graph, scene.stored - {root}, scene.layouts)
     frame = Frame(inner, caps, region.kind, threads)
@@ -61,9 +67,33 @@ def lower_rows(scene: Scene, region: Region, caps: Caps) -> Draft:
                 out[group] = results[0]
             else:
                 out.store_word(group, pack_word(b, root.dtype, results))
-    return frame.draft(
-        groups, frame.nbytes(), threads=threads, rows=rows, columns=columns, sweeps=len(region.reductions)
-    )
+    sweeps = len(region.reductions)
+    return [frame.draft(groups, frame.nbytes(), threads=threads, rows=rows, columns=columns, sweeps=sweeps)]
+
+
+def _in_parts(scene: Scene, region: Region, own: Equation, rows: int, parts: int, caps: Caps) -> list[Draft]:
+    """Each part's reduction, then the reduction of those."""
+    inner = Scene(scene.graph, scene.stored - {region.root}, scene.layouts)
+    source, held = own.inputs[0], HELD[own.inputs[0].dtype]
+    columns = source.shape[own.params["axis"]]
+    frame = Frame(inner, caps, f"{region.kind}_parts", caps.group_threads)
+    frame.read(source)
+    b, row = frame.b, frame.b.group_id(0)
+    partials = frame.scratch(0, (rows, parts), held)
+    total = _reduced(frame, own, row, part_columns(frame, columns, parts), caps.group_threads)
+    with b.if_(b.thread_id() == 0):
+        partials[row * parts + b.group_id(1)] = total
+    first = frame.draft((rows, parts, 1), frame.nbytes(), threads=b.group_size, parts=parts)
+    frame = Frame(inner, caps, region.kind, caps.group_threads)
+    b, row = frame.b, frame.b.group_id(0)
+    partials, out = frame.scratch(0, (rows, parts), held), frame.write(region.root)
+    partial = b.var(_neutral(own), held, name="partial")
+    with b.range(b.thread_id(), parts, caps.group_threads, name="part") as part:
+        partial.set(_joined(frame, own, partial.get(), partials[row * parts + part]))
+    total = narrowed(b, _over_group(frame, own, partial.get()), own.output.dtype)
+    with b.if_(b.thread_id() == 0):
+        out[row] = total
+    return [first, frame.draft((rows, 1, 1), frame.nbytes(), threads=b.group_size, parts=parts)]
 
 
 def lowest(dtype: DType) -> float | int:
@@ -97,27 +127,43 @@ def row_totals(frame: Frame, reductions: Sequence[Equation], row: Handle, column
 
     They are supplied to the frame's expressions as they come. Uniform control flow.
     """
-    b = frame.b
     totals: list[Handle] = []
     for reduction in reductions:
-        source = reduction.inputs[0]
-        held = HELD[source.dtype]
-        zero = 0.0 if held is DType.F32 else 0
-        partial = b.var(zero if reduction.op == "sum" else lowest(source.dtype), held, name="partial")
-        axis = reduction.params["axis"]
-        step = 4 if columns % 4 == 0 and axis == len(source.shape) - 1 and held is not DType.BOOL else 1
-        with b.range(b.thread_id() * step, columns, threads * step, name="column") as column:
-            index = _source_index(frame, reduction, row, column)
-            for element in _neighbours(frame, source, index, axis, step):
-                if reduction.op == "sum":
-                    partial.set(partial.get() + element)
-                else:  # NaN is not greater than anything, so it counts as the lowest.
-                    partial.set(b.select(element > partial.get(), element, partial.get()))
-        total = b.group_sum(partial.get()) if reduction.op == "sum" else b.group_max(partial.get())
-        total = narrowed(b, total, reduction.output.dtype)
+        total = narrowed(frame.b, _reduced(frame, reduction, row, (0, columns), threads), reduction.output.dtype)
         totals.append(total)
         frame.supply(reduction.output, lambda _index, value=total: value)
     return totals
+
+
+def _reduced(
+    frame: Frame, reduction: Equation, row: Handle, columns: tuple[Handle | int, Handle | int], threads: int
+) -> Handle:
+    """A row's columns [low, high) reduced by the group, which are whole fours where the row is."""
+    b, source, axis = frame.b, reduction.inputs[0], reduction.params["axis"]
+    held, (low, high) = HELD[source.dtype], columns
+    partial = b.var(_neutral(reduction), held, name="partial")
+    step = 4 if source.shape[axis] % 4 == 0 and axis == len(source.shape) - 1 and held is not DType.BOOL else 1
+    with b.range(b.thread_id() * step + low, high, threads * step, name="column") as column:
+        for element in _neighbours(frame, source, _source_index(frame, reduction, row, column), axis, step):
+            partial.set(_joined(frame, reduction, partial.get(), element))
+    return _over_group(frame, reduction, partial.get())
+
+
+def _neutral(reduction: Equation) -> float | int:
+    """What a reduction starts from."""
+    dtype = reduction.inputs[0].dtype
+    if reduction.op == "sum":
+        return 0.0 if HELD[dtype] is DType.F32 else 0
+    return lowest(dtype)
+
+
+def _joined(frame: Frame, reduction: Equation, partial: Handle, element: Handle) -> Handle:
+    """One element more. NaN is not greater than anything, so it counts as the lowest."""
+    return partial + element if reduction.op == "sum" else frame.b.select(element > partial, element, partial)
+
+
+def _over_group(frame: Frame, reduction: Equation, partial: Handle) -> Handle:
+    return frame.b.group_sum(partial) if reduction.op == "sum" else frame.b.group_max(partial)
 
 
 def _neighbours(frame: Frame, value: Value, index: Index, axis: int, count: int) -> list[Handle]:

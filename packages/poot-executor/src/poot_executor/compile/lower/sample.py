@@ -5,6 +5,7 @@ from __future__ import annotations
 from poot_executor.compile.expression import Scene
 from poot_executor.compile.lower.draft import Draft, grid
 from poot_executor.compile.lower.hooks import Hooks
+from poot_executor.compile.lower.parts import row_parts
 from poot_executor.compile.lower.rows import row_threads
 from poot_executor.compile.region import Region
 from poot_executor.compile.target import Caps
@@ -28,10 +29,6 @@ def lower_random(scene: Scene, region: Region, caps: Caps) -> Draft:
     return hooks.draft(kernel, caps, groups, threads=caps.group_threads)
 
 
-LEAST_PARTS = 8
-"""Groups that a target must have for every row, so that it pays to draw in parts."""
-
-
 def lower_sample(scene: Scene, region: Region, caps: Caps) -> list[Draft]:
     """root[row] = the drawn id. Where rows leave much of the target idle, rows that filter nothing, whose noise is the
     dear part, are drawn by many groups first, each over a part of the ids.
@@ -47,7 +44,7 @@ def lower_sample(scene: Scene, region: Region, caps: Caps) -> list[Draft]:
         )
     inner = Scene(scene.graph, scene.stored - {region.root}, scene.layouts)
     threads = row_threads(count, caps)
-    parts = _parts(rows, count, caps)
+    parts = row_parts(rows, count, caps)
     drafts = []
     if parts:
         few = caps.group_threads
@@ -67,9 +64,3 @@ def lower_sample(scene: Scene, region: Region, caps: Caps) -> list[Draft]:
     )  # fmt: skip
     drafts.append(hooks.draft(kernel, caps, (rows, 1, 1), threads=threads))
     return drafts
-
-
-def _parts(rows: int, count: int, caps: Caps) -> int:
-    """Parts of a row, each at least a few rounds long; 0 where rows are drawn whole."""
-    parts = min(caps.parallel_groups // rows, count // (16 * caps.group_threads), caps.max_groups[1])
-    return parts if parts >= LEAST_PARTS else 0

@@ -9,6 +9,7 @@ from poot_executor.compile.expression import Scene
 from poot_executor.compile.indexing import unravel
 from poot_executor.compile.lower.draft import Draft, Frame, grid
 from poot_executor.compile.lower.hooks import Hooks
+from poot_executor.compile.lower.parts import part_columns, row_parts
 from poot_executor.compile.lower.rows import lowest, row_threads
 from poot_executor.compile.region import Region
 from poot_executor.compile.target import Caps
@@ -22,23 +23,52 @@ LONG_ROW = 1024
 """Columns from which two sweeps and a list pay for what they add to a kernel."""
 
 
-def lower_argmax(scene: Scene, region: Region, caps: Caps) -> Draft:
-    """root[r] = the lowest column that holds the row's maximum."""
+def lower_argmax(scene: Scene, region: Region, caps: Caps) -> list[Draft]:
+    """root[r] = the lowest column that holds the row's maximum; of a long row the parts' columns first."""
     anchor = region.anchor
     assert anchor is not None
     axis = anchor.params["axis"]
     shape = anchor.inputs[0].shape
-    frame, groups, row, columns = _frame(scene, region, anchor, shape[axis], caps)
-    b = frame.b
-    lead = unravel(b, row, shape[:axis] + shape[axis + 1 :])
-
-    def element(column: Handle) -> Handle:
-        return frame.element(anchor.inputs[0], (*lead[:axis], column, *lead[axis:]))
-
-    best = _sweep(frame, columns, element, None, None, anchor)
-    with b.if_(b.thread_id() == 0):
+    rows, columns = anchor.inputs[0].type.count // shape[axis], shape[axis]
+    parts = row_parts(rows, columns, caps)
+    if parts:
+        return _argmax_in_parts(scene, region, anchor, rows, parts, caps)
+    frame, groups, row, columns = _frame(scene, region, anchor, columns, caps)
+    best = _sweep(frame, (0, columns), _elements(frame, anchor, row), None, None, anchor)
+    with frame.b.if_(frame.b.thread_id() == 0):
         frame.write(region.root)[row] = best[1]
-    return frame.draft(groups, frame.nbytes(), threads=b.group_size)
+    return [frame.draft(groups, frame.nbytes(), threads=frame.b.group_size)]
+
+
+def _elements(frame: Frame, anchor: Equation, row: Handle) -> Callable[[Handle], Handle]:
+    """A row's elements by their column."""
+    axis, shape = anchor.params["axis"], anchor.inputs[0].shape
+    lead = unravel(frame.b, row, shape[:axis] + shape[axis + 1 :])
+    return lambda column: frame.element(anchor.inputs[0], (*lead[:axis], column, *lead[axis:]))
+
+
+def _argmax_in_parts(scene: Scene, region: Region, anchor: Equation, rows: int, parts: int, caps: Caps) -> list[Draft]:
+    """Each part's maximum and its column, then the first part that has the greatest of them."""
+    inner = Scene(scene.graph, scene.stored - {region.root}, scene.layouts)
+    held, columns = HELD[anchor.inputs[0].dtype], anchor.inputs[0].shape[anchor.params["axis"]]
+    frame = Frame(inner, caps, f"{region.kind}_parts", caps.group_threads)
+    frame.read(anchor.inputs[0])
+    b, shape = frame.b, (rows, parts)
+    values, places = frame.scratch(0, shape, held), frame.scratch(1, shape, DType.I32)
+    row, at = b.group_id(0), b.group_id(0) * parts + b.group_id(1)
+    best = _sweep(frame, part_columns(frame, columns, parts), _elements(frame, anchor, row), None, None, anchor)
+    with b.if_(b.thread_id() == 0):
+        values[at] = best[0]
+        places[at] = best[1]
+    first = frame.draft((rows, parts, 1), frame.nbytes(), threads=b.group_size, parts=parts)
+    frame = Frame(inner, caps, region.kind, caps.group_threads)
+    b = frame.b
+    values, places = frame.scratch(0, shape, held), frame.scratch(1, shape, DType.I32)
+    out, row = frame.write(region.root), b.group_id(0)
+    best = _sweep(frame, (0, parts), lambda part: values[row * parts + part], None, None, anchor)
+    with b.if_(b.thread_id() == 0):
+        out[row] = places[row * parts + best[1]]
+    return [first, frame.draft((rows, 1, 1), frame.nbytes(), threads=b.group_size, parts=parts)]
 
 
 def lower_top_k(scene: Scene, region: Region, caps: Caps) -> Draft:
@@ -59,7 +89,7 @@ def lower_top_k(scene: Scene, region: Region, caps: Caps) -> Draft:
     value, place = b.var(0.0 if held is DType.F32 else 0, held), b.var(-1, DType.I32)
     with b.range(0, count, name="pick") as pick:
         best = _sweep(
-            frame, columns, lambda c: frame.element(anchor.inputs[0], (*lead, c)), value.get(), place.get(), anchor
+            frame, (0, columns), lambda c: frame.element(anchor.inputs[0], (*lead, c)), value.get(), place.get(), anchor
         )
         value.set(best[0])
         place.set(best[1])
@@ -101,17 +131,18 @@ def _frame(
 
 def _sweep(
     frame: Frame,
-    columns: int,
+    columns: tuple[Handle | int, Handle | int],
     element: Callable[[Handle], Handle],
     last: Handle | None,
     after: Handle | None,
     anchor: Equation,
 ) -> tuple[Handle, Handle]:
-    """The largest element that comes after (`last`, `after`) in descending order, and its lowest column."""
-    b = frame.b
+    """The largest element of columns [low, high) that comes after (`last`, `after`) in descending order, and its lowest
+    column; `high` where there is none."""
+    b, (low, high) = frame.b, columns
     held = HELD[anchor.inputs[0].dtype]
-    best, place = b.var(lowest(anchor.inputs[0].dtype), held, name="best"), b.var(columns, DType.I32, name="place")
-    with b.range(b.thread_id(), columns, b.group_size, name="column") as column:
+    best, place = b.var(lowest(anchor.inputs[0].dtype), held, name="best"), b.var(high, DType.I32, name="place")
+    with b.range(b.thread_id() + low, high, b.group_size, name="column") as column:
         candidate = element(column)
         if held is DType.F32:  # NaN counts as -inf
             candidate = b.select(candidate == candidate, candidate, float("-inf"))
@@ -122,4 +153,4 @@ def _sweep(
         best.set(b.select(better, candidate, best.get()))
         place.set(b.select(better, column, place.get()))
     top = b.group_max(best.get())
-    return top, b.group_min(b.select(best.get() == top, place.get(), b.const(columns, DType.I32)))
+    return top, b.group_min(b.select(best.get() == top, place.get(), b.as_handle(high, DType.I32)))

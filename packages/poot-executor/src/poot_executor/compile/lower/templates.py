@@ -29,6 +29,7 @@ TEMPLATES = {
     "argmax": lower_argmax,
     "top_k": lower_top_k,
     "random_bits": lower_random,
+    "sample": lower_sample,
 }
 
 
@@ -40,9 +41,8 @@ def lower_region(scene: Scene, region: Region, caps: Caps) -> list[Draft]:
             return lower_attention(scene, region, caps)
         if region.projection is not None:
             return lower_fragments(scene, region, caps) or lower_projection(scene, region, caps)
-        if region.kind == "sample":
-            return lower_sample(scene, region, caps)
-        return [TEMPLATES[region.kind](scene, region, caps)]
+        made = TEMPLATES[region.kind](scene, region, caps)
+        return made if isinstance(made, list) else [made]
     except Unsupported as refusal:
         equation = scene.graph.equation(region.root)
         assert equation is not None
