@@ -11,8 +11,18 @@ from typing import Any
 
 import pytest
 
+from poot_executor.compile import compile
+from poot_executor.compile.schedule import shares_rows
+from poot_executor.compile.target import Target
 from poot_executor.device import Found, Missing
+from poot_executor.dtype import DType
 from poot_executor.errors import DeviceNotFound
+from poot_executor.formats import FORMATS
+from poot_executor.graph.builder import Builder
+from poot_executor.graph.functional import linear, stored_weight
+from poot_executor.graph.graph import TensorType
+from poot_executor.graph.keys import SlotKey, SlotKind
+from poot_executor.weights import WeightKey
 from poot_wgpu_device.caps import Adapter, caps_of
 from poot_wgpu_device.driver import WgpuDriver, choose
 
@@ -70,6 +80,46 @@ def test_caps_follow_the_limits() -> None:
     assert (caps.subgroup_width, caps.features) == (32, {"subgroup", "dot4"})
     assert caps_of(TWO[0], {"dot4"}, 32).subgroup_width is None
     assert caps.errors["div"] > caps_of(TWO[1], set(), None).errors["div"]
+
+
+@pytest.mark.parametrize(
+    ("facts", "features", "width", "rows"),
+    [
+        # The lanes of a GPU's subgroups share a row.
+        ({"name": "NVIDIA H200"}, {"subgroup"}, 32, 1),
+        ({"name": "AMD Radeon"}, {"subgroup"}, 64, 1),
+        # Without subgroups of one width every lane has a row.
+        ({"name": "Intel Arc", "subgroup_sizes": (8, 32)}, {"subgroup"}, None, 32),
+        ({"name": "Apple M2", "backend": "Metal"}, set(), 32, 32),
+        # A CPU reads ahead.
+        ({"name": "llvmpipe (LLVM 15.0.6, 256 bits)", "software": True}, {"subgroup"}, 8, 32),
+        ({"name": "WARP", "software": True}, set(), None, 32),
+    ],
+)
+def test_layouts_and_schedules_follow_what_the_adapter_is(
+    facts: dict[str, Any], features: set[str], width: int | None, rows: int
+) -> None:
+    caps = caps_of(adapter(**facts), features, width)
+    assert caps.tile_rows == rows
+    assert shares_rows(caps) == (rows == 1)
+    assert caps.flushes_denormals == (not facts["name"].startswith("llvmpipe"))
+    assert caps.group_threads == (32 if facts["name"].startswith("llvmpipe") else 64)
+
+
+def test_a_1b_model_compiles_for_a_gpu_s_limits() -> None:
+    """A head of 525 MB in bindings of 128 MiB: cut by rows, each part within what the adapter binds."""
+    caps = caps_of(TWO[0], {"subgroup"}, 32)
+    vocabulary, width, format = 128256, 2048, FORMATS["bf16"]
+    b = Builder("head")
+    x = b.slot(SlotKey(SlotKind.INPUT, "x"), TensorType((1, width), DType.F32))
+    b.output("y", linear(x, stored_weight(b, WeightKey(None, "head"), format, (vocabulary, width)), format))
+    program = compile(b.build(), Target("wgpu", caps))
+    parts = [command for command in program.dispatches if command.region == "contraction"]
+    assert len(parts) >= 4
+    for command in program.dispatches:
+        assert all(arg.place.nbytes <= 1 << 27 for arg in command.args)
+    (use,) = program.weights
+    assert use.layout.nbytes == 2 * vocabulary * width
 
 
 def test_the_entry_point_names_the_driver() -> None:
