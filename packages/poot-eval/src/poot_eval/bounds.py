@@ -87,7 +87,8 @@ def bound_for(
                 for v in equation.inputs
             )
             out = equation.output
-            step = Step(equation, operands, environment[out], caps, out in sums, _of_softmax(graph, equation))
+            softmax = _softmax_of(graph, equation)
+            step = Step(equation, operands, environment[out], caps, out in sums, softmax is not None, softmax)
             errors[out] = _settled(step, _error(step))
             size = _result_size(equation, operands, environment[out], sizes)
             if size is not None:
@@ -115,17 +116,26 @@ def end_to_end_bound(single: Array, oracle: Array) -> Errors:
     return np.full(oracle.shape, scale)
 
 
-def _of_softmax(graph: Graph, equation: Equation) -> bool:
-    """Whether a matmul's left operand is exp(...) / ..., seen through casts and movement."""
+def _softmax_of(graph: Graph, equation: Equation) -> DType | None:
+    """Where a matmul's left operand is exp(...) / ..., seen through casts and movement, the dtype that
+    the quotient is rounded to before it is contracted; else None."""
     if equation.op != "matmul":
-        return False
-    left = _seen_through(graph, equation.inputs[0])
-    return left is not None and left.op == "div" and _op(_seen_through(graph, left.inputs[0])) == "exp"
+        return None
+    rounded, value = DType.F32, equation.inputs[0]
+    while (found := graph.equation(value)) is not None and found.op in _SEEN_THROUGH:
+        if found.op == "cast" and value.dtype in (DType.F16, DType.BF16):
+            rounded = value.dtype
+        value = found.inputs[0]
+    quotient = found is not None and found.op == "div" and _op(_seen_through(graph, found.inputs[0])) == "exp"
+    return rounded if quotient else None
+
+
+_SEEN_THROUGH = frozenset({"cast", "reshape", "transpose", "broadcast", "slice"})
 
 
 def _seen_through(graph: Graph, value: Value) -> Equation | None:
     found = graph.equation(value)
-    while found is not None and found.op in ("cast", "reshape", "transpose", "broadcast"):
+    while found is not None and found.op in _SEEN_THROUGH:
         found = graph.equation(found.inputs[0])
     return found
 

@@ -11,7 +11,7 @@ Numerical Algorithms, 2nd ed., section 3.1 (sums and products in any order).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -55,6 +55,7 @@ class Step:
 
     `feeds_sum`: an add or sub reads it, with movement between or none. `of_softmax`: a matmul whose
     left operand is a softmax, which a device may compute as it goes, rescaling what it has summed.
+    `rounded`: the dtype that this softmax is rounded to before.
     """
 
     equation: Equation
@@ -63,6 +64,7 @@ class Step:
     caps: Caps
     feeds_sum: bool = False
     of_softmax: bool = False
+    rounded: DType | None = None
 
     @property
     def values(self) -> tuple[Errors, ...]:
@@ -259,10 +261,26 @@ def _matmul(step: Step) -> Errors:
     a, b = step.operands
     more = 0.0
     if step.of_softmax:
-        # Each rescaling is one exp and one product, alike for a row's sum and its values: twice in a quotient.
-        tiles = -(-a.value.shape[-1] // ONLINE_TILE)
+        # Each rescaling is one exp and one product, alike for a row's sum and its values: twice in a quotient. A sink
+        # is one more.
+        tiles = -(-a.value.shape[-1] // ONLINE_TILE) + 1
+        a = _rounded_early(a, step.rounded)
         more = tiles * 2 * (2 * step.caps.errors.get("exp", 0.5) + 1) * U
     return product_error(a, b, step.size, more)
+
+
+def _rounded_early(weights: Operand, dtype: DType | None) -> Operand:
+    """A softmax that is rounded: who sums as it goes rounds a weight before its row's sum is known,
+    and divides after.
+
+    exp(x - m) rounded is off by its share of a unit roundoff, whatever it is scaled by and divided
+    by later, and in f16 by no more than half of the smallest number, since scales are at most and
+    sums at least 1. The oracle's quotient is off by as much from the same number: twice that, apart.
+    """
+    if dtype not in (DType.F16, DType.BF16):
+        return weights
+    unit, least = (2.0**-8, 0.0) if dtype is DType.BF16 else (2.0**-11, 2.0**-25)
+    return replace(weights, error=weights.error + 2 * (unit * np.abs(weights.wide) + least))
 
 
 def _indexed_matmul(step: Step) -> Errors:
@@ -320,8 +338,8 @@ def _arg_top_k(step: Step) -> Errors:
 def _moved(step: Step) -> Errors:
     """Movement: the operation's own rule, on errors."""
     if step.equation.op == "pad":
-        low, high = step.equation.params["low"], step.equation.params["high"]
-        return np.pad(step.errors[0], list(zip(low, high, strict=True)))
+        widths = list(zip(step.equation.params["low"], step.equation.params["high"], strict=True))
+        return np.pad(step.errors[0], widths) if widths else step.errors[0]
     return move(step.equation, step.errors)
 
 

@@ -3,15 +3,11 @@
 import numpy as np
 import pytest
 
-from poot_eval import EvalOptions, eval
-from poot_eval.bounds import bound_for
-from poot_eval.compare import assert_matches
 from poot_eval.conformance.inputs import Recorder
 from poot_eval.conformance.matching import assert_device_matches
-from poot_eval.conformance.session import open_session
 from poot_eval.device import ReferenceDevice
 from poot_executor.compile import Caps, Target, compile
-from poot_executor.dtype import BF16, F32, I32
+from poot_executor.dtype import F32, I32
 from poot_executor.formats import FORMATS
 from poot_executor.graph import functional as f
 from poot_executor.graph import primitives as p
@@ -45,33 +41,6 @@ def compiled():
         return compile(recorder.builder.build(), Target("paper", caps), *options)
 
     return made
-
-
-@pytest.fixture
-def rounded_apart():
-    """rounded_apart(recorder, caps, dtype): the regions of a graph that ends in an attention, checked."""
-    return _rounded_apart
-
-
-def _rounded_apart(g, caps, dtype):
-    """The regions of a graph that ends in an attention, checked against the oracle.
-
-    The kernel rounds a weight before it divides it by the sum, the graph after: each is within a unit roundoff of the
-    weight (in f16 besides within half of the smallest number), so that they are two of them apart.
-    """
-    graph = g.builder.build()
-    oracle = eval(graph, g.given(), EvalOptions(environment=True))
-    (name,) = graph.outputs
-    product = [e for e in graph.equations if e.op == "matmul"][-1]
-    weights, values = (np.abs(oracle.environment[v].astype(np.float64)) for v in product.inputs)
-    unit, least = (2.0**-8, 0.0) if dtype is BF16 else (2.0**-11, 2.0**-25)
-    moved = (2 * (unit * weights + least) @ values).reshape(graph.outputs[name].shape)
-    bound = bound_for(graph, oracle.environment, caps).output(name) + moved
-    device = ReferenceDevice(caps)
-    with open_session(device, graph, g.given()) as session:
-        result = session.run(session.lower())
-        assert_matches(result.outputs[name], oracle.outputs[name], bound)
-        return tuple(d.region for d in session.program.dispatches)
 
 
 @pytest.fixture

@@ -210,11 +210,11 @@ def test_a_span_need_not_be_whole_tiles(g, run, caps, span, tokens):
 @pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
 @pytest.mark.parametrize("back", [False, True], ids=["narrow", "widened"])
 @pytest.mark.parametrize("span", [20, 21])
-def test_probabilities_may_be_rounded(g, rounded_apart, dtype, back, span):
+def test_probabilities_may_be_rounded(g, run, dtype, back, span):
     a = Attended(g, dtype=dtype, span=span)
     weights = p.cast(f.softmax(a.masked(a.scores(q=p.cast(a.q, dtype)))), dtype)
     g.output(a.out(p.cast(weights, F32) if back else weights))
-    assert rounded_apart(g, PLAIN, dtype) == ("attention",)
+    assert run(g, PLAIN).regions == ("attention",)
 
 
 def test_rounded_probabilities_are_rounded(g, run):
@@ -390,16 +390,6 @@ def test_a_softmax_over_other_rows(g, run):
     halves = p.reshape(x, (*x.shape[:2], x.shape[2] * 2, x.shape[3] // 2))
     g.output(a.out(p.reshape(f.softmax(halves), x.shape)))
     check_declined(run, g, "its left operand is reshaped across rows")
-
-
-def test_a_sink_beside_the_positions(g, run):
-    """A column of the softmax that no value belongs to: it has no kernel of its own, and computes what it should."""
-    a = Attended(g, rows=1)
-    x = a.masked(a.scores())
-    sink = p.broadcast(g.floats(1, 2, 1, 1), (*x.shape[:3], 1))
-    weights = f.softmax(p.concat([x, sink], 3))
-    g.output(a.out(p.slice_(weights, (0, 0, 0, 0), x.shape)))
-    check_declined(run, g, "its left operand is no softmax")
 
 
 def test_a_short_span_needs_less_shared_memory(g, run):

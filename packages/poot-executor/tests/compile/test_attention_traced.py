@@ -51,6 +51,6 @@ def test_what_families_ask_for(g, run, options):
 
 
 @pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
-def test_narrow_pools_and_activations(g, rounded_apart, dtype):
+def test_narrow_pools_and_activations(g, run, dtype):
     traced(g, 1, dtype=dtype, activations=dtype)
-    assert rounded_apart(g, ROWS, dtype) == ("attention",)
+    assert run(g, ROWS).regions == ("attention",)

@@ -2,12 +2,13 @@
 
     scores = q · k;  x = f(scores) (scale, cap, bias, mask: any elementwise expression);  p = softmax(x);  out = p · v
 
-in any association: p may divide by the sum or multiply by its reciprocal, be reshaped or rounded before it meets v.
+in any association: p may divide by the sum or multiply by its reciprocal, be reshaped or rounded before it meets v. A
+sink, a score more that has no value, is a column of x that p leaves out, or a term of the maximum and of the sum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from math import isfinite, prod
 
 import numpy as np
@@ -15,11 +16,12 @@ import numpy as np
 from poot_executor.compile.classify import ELEMENTWISE
 from poot_executor.compile.expression import Scene
 from poot_executor.compile.program import Decline
+from poot_executor.compile.reading import leaves_of, reads
 from poot_executor.compile.region import Attention, Region, Regions
 from poot_executor.compile.schedule import attention_schedule
+from poot_executor.compile.softmax import normalized, softmax_of, spread
 from poot_executor.compile.target import Caps
-from poot_executor.dtype import DType
-from poot_executor.graph.graph import Equation, Graph, Value
+from poot_executor.graph.graph import Graph, Value
 from poot_executor.layout import WeightLayout
 
 FAINT = -1e30
@@ -32,31 +34,32 @@ def match_attention(
     """The attention that ends in a batched contraction, or why it is none."""
     out = region.anchor
     assert out is not None
-    found = _normalized(graph, out.inputs[0], by_root)
+    found = normalized(graph, out.inputs[0], by_root)
     if isinstance(found, str):
         return found
-    left, quotient, rounded = found
-    softmax = by_root[left]
+    softmax = by_root[found.root]
     if softmax.kind != "row_reduction" or len(softmax.reductions) != 2:
         return "its left operand is no softmax"
-    roots = set(graph.roots())
+    left, roots = found.root, set(graph.roots())
     elsewhere = reads(graph, out.inputs[1], left) or reads(graph, region.root, left, {out.output})
     if len(readers.get(left, ())) != 1 or left in roots or elsewhere:
         return "the probabilities are read elsewhere"
-    exponent = _softmax_of(graph, quotient, *softmax.reductions)
-    if exponent is None:
+    source = softmax_of(graph, found, *softmax.reductions)
+    if source is None:
         return "its left operand is no softmax"
+    exponent, sink = source
     inner = _aligned_leaf(graph, exponent, by_root)
     scores = by_root.get(inner) if inner is not None else None
     if inner is None or scores is None or scores.anchor is None:
         return "the softmax is not over a contraction"
-    if len(readers.get(inner, ())) != 1 or inner in roots or not _only_aligned(graph, exponent, inner):
+    aligned = _only_aligned(graph, exponent, inner) and (sink is None or not reads(graph, sink, inner))
+    if len(readers.get(inner, ())) != 1 or inner in roots or not aligned:
         return "the scores are read elsewhere"
     if scores.anchor.output.shape[:-1] != out.output.shape[:-1]:
         return "scores and output have different rows"
     mask, filler = _mask_of(graph, exponent, inner)
-    evens = filler is not None and isfinite(filler)
-    return Attention(scores.anchor, inner, exponent, left, rounded, out, region.root, mask, evens)
+    filler = filler if filler is not None and isfinite(filler) else None
+    return Attention(scores.anchor, inner, exponent, left, found.rounded, out, region.root, mask, filler, sink)
 
 
 def fuse_attention(graph: Graph, regions: Regions, layouts: Mapping[Value, WeightLayout], caps: Caps) -> Regions:
@@ -94,6 +97,7 @@ def bindings(scene: Scene, attention: Attention) -> int:
     read = [(v, frozenset()) for v in (*scores.inputs, out.inputs[1])]
     read += [(attention.scores_root, {scores.output}), (attention.exponent, {attention.scores_root})]
     read += [(root, {out.output})]
+    read += [(attention.sink, set())] if attention.sink is not None else []
     return 1 + len({leaf for value, supplied in read for leaf in inner.leaves(value, supplied)})
 
 
@@ -106,109 +110,6 @@ def _room(scene: Scene, attention: Attention, caps: Caps) -> str | None:
         return f"a row of {depth} columns needs more than {caps.max_shared_bytes:,} bytes of shared memory"
     count = bindings(scene, attention)
     return None if count <= caps.max_bindings else f"it reads and writes {count} buffers, the target binds fewer"
-
-
-def leaves_of(graph: Graph, region: Region, stored: Set[Value]) -> set[Value]:
-    """The stored values that a region reads."""
-    found: set[Value] = set()
-    equation = graph.equation(region.root)
-    stack = list(equation.inputs) if equation is not None else []
-    seen: set[Value] = set()
-    while stack:
-        value = stack.pop()
-        if value in stored:
-            found.add(value)
-        elif value not in seen:
-            seen.add(value)
-            below = graph.equation(value)
-            stack.extend(below.inputs if below is not None else ())
-    return found
-
-
-def reads(graph: Graph, value: Value, target: Value, stop: Set[Value] = frozenset()) -> bool:
-    """Does an expression read a value? What is below the values in `stop` is not looked at."""
-    stack, seen = [value], set(stop)
-    while stack:
-        at = stack.pop()
-        if at == target:
-            return True
-        if at not in seen:
-            seen.add(at)
-            equation = graph.equation(at)
-            stack.extend(equation.inputs if equation is not None else ())
-    return False
-
-
-def _normalized(graph: Graph, value: Value, by_root: Mapping[Value, Region]) -> tuple[Value, Equation, DType] | str:
-    """The region's root, the quotient and the dtype of the probabilities that a contraction reads through casts and
-    reshapes of whole rows."""
-    left: Value | None = None
-    narrow: set[DType] = set()
-    while True:
-        if left is None and value in by_root:
-            left = value
-        equation = graph.equation(value)
-        if equation is None or equation.op not in ("reshape", "cast"):
-            break
-        if equation.op == "reshape" and equation.inputs[0].shape[-1:] != value.shape[-1:]:
-            return "its left operand is reshaped across rows"
-        if equation.op == "cast" and value.dtype is not DType.F32:
-            narrow.add(value.dtype)
-        value = equation.inputs[0]
-    if left is None or equation is None or not all(d.is_float for d in narrow):
-        return "its left operand is no softmax"
-    if len(narrow) > 1:
-        return "the probabilities are rounded twice"
-    return left, equation, narrow.pop() if narrow else DType.F32
-
-
-def _softmax_of(graph: Graph, quotient: Equation, greatest: Equation, total: Equation) -> Value | None:
-    """x where the quotient is exp(x − max x) / Σ exp(x − max x)."""
-    if greatest.op != "reduce_max" or total.op != "sum":
-        return None
-    powers = total.inputs[0]
-    if quotient.op == "div":
-        if quotient.inputs[0] != powers or _spread(graph, quotient.inputs[1]) != total.output:
-            return None
-    elif quotient.op == "mul":
-        other = [v for v in quotient.inputs if v != powers]
-        if len(other) != 1 or not _is_reciprocal(graph, other[0], total.output):
-            return None
-    else:
-        return None
-    power = graph.equation(powers)
-    if power is None or power.op != "exp":
-        return None
-    shifted = graph.equation(power.inputs[0])
-    if shifted is None or shifted.op not in ("sub", "add"):
-        return None
-    x = greatest.inputs[0]
-    if shifted.op == "sub":
-        fits = shifted.inputs[0] == x and _spread(graph, shifted.inputs[1]) == greatest.output
-    else:
-        negated = [_negated(graph, v) for v in shifted.inputs if v != x]
-        fits = len(negated) == 1 and negated[0] is not None and _spread(graph, negated[0]) == greatest.output
-    return x if fits else None
-
-
-def _spread(graph: Graph, value: Value) -> Value:
-    """The value under reshapes and broadcasts."""
-    equation = graph.equation(value)
-    return (
-        _spread(graph, equation.inputs[0])
-        if equation is not None and equation.op in ("reshape", "broadcast")
-        else value
-    )
-
-
-def _is_reciprocal(graph: Graph, value: Value, of: Value) -> bool:
-    inner = graph.equation(_spread(graph, value))
-    return inner is not None and inner.op == "recip" and _spread(graph, inner.inputs[0]) == of
-
-
-def _negated(graph: Graph, value: Value) -> Value | None:
-    inner = graph.equation(_spread(graph, value))
-    return inner.inputs[0] if inner is not None and inner.op == "neg" else None
 
 
 def _aligned_leaf(graph: Graph, value: Value, by_root: Mapping[Value, Region]) -> Value | None:
@@ -250,7 +151,7 @@ def _mask_of(graph: Graph, exponent: Value, scores: Value) -> tuple[Value, float
     if equation is None or equation.op != "select":
         return None, None
     condition, _, otherwise = equation.inputs
-    constant = graph.input(_spread(graph, otherwise))
+    constant = graph.input(spread(graph, otherwise))
     if constant is None or constant.data is None or reads(graph, condition, scores):
         return None, None
     numbers = constant.data.astype(np.float32).ravel()

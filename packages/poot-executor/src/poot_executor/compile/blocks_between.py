@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
 
-from poot_executor.compile.attention import reads
+from poot_executor.compile.reading import reads
 from poot_executor.compile.region import Region
 from poot_executor.dtype import DType
 from poot_executor.graph.graph import Equation, Graph, Value

@@ -15,11 +15,11 @@ import numpy as np
 from poot_executor.compile.classify import ELEMENTWISE
 from poot_executor.compile.elementwise import HELD, emit_elementwise
 from poot_executor.compile.indexing import Index, linear, reshaped, same_tail
-from poot_executor.compile.movement import MOVEMENTS
+from poot_executor.compile.movement import MOVEMENTS, gathered_row
 from poot_executor.compile.weight_access import weight_element
 from poot_executor.dtype import DType
 from poot_executor.errors import Unsupported
-from poot_executor.graph.graph import Graph, Input, Value
+from poot_executor.graph.graph import Equation, Graph, Input, Value
 from poot_executor.graph.keys import Storage
 from poot_executor.kernel.buffers import BufferRef
 from poot_executor.kernel.builder import KernelBuilder
@@ -153,12 +153,29 @@ class Emission:
         equation = self.scene.graph.equation(value)
         assert equation is not None
         if equation.op in ELEMENTWISE and HELD[value.dtype] is not DType.BOOL:
+            if equation.op == "select":
+                return self._selected(equation, index, axis)
             if any(HELD[v.dtype] is DType.BOOL for v in equation.inputs):
                 return None
             return emit_elementwise(
                 self.b, equation, self._level([self.vector(v, index, axis) for v in equation.inputs])
             )
-        source = equation.inputs[0] if equation.inputs else value
+        return self._wide_move(equation, index, axis) if equation.inputs else None
+
+    def _selected(self, select: Equation, index: Index, axis: int) -> Handle | None:
+        """A choice that is the same for all four elements."""
+        condition = self.graph.equation(select.inputs[0])
+        if condition is None or condition.op != "broadcast" or condition.inputs[0].shape[axis] != 1:
+            return None
+        which = self.element(select.inputs[0], index)
+        one, other = (self.vector(v, index, axis) for v in select.inputs[1:])
+        if one.width == 1 and other.width == 1:
+            return self.b.select(which, one, other)
+        pairs = zip(*([h[i] for i in range(4)] if h.width > 1 else [h] * 4 for h in (one, other)), strict=True)
+        return self.b.vector(*(self.b.select(which, a, b) for a, b in pairs))
+
+    def _wide_move(self, equation: Equation, index: Index, axis: int) -> Handle | None:
+        value, source = equation.output, equation.inputs[0]
         zero = self.b.const(0, DType.I32)
         match equation.op:
             case "broadcast":
@@ -171,6 +188,10 @@ class Emission:
                 for place, old in zip(index, permutation, strict=True):
                     moved[old] = place
                 return self.vector(source, tuple(moved), permutation[axis])
+            case "gather" if axis >= len(equation.inputs[1].shape):
+                split = len(equation.inputs[1].shape)
+                row = gathered_row(self, equation.inputs[1], index[:split], source.shape[0])
+                return self.vector(source, (row, *index[split:]), axis - split + 1)
             case "reshape" if same_tail(value.shape, source.shape, axis):
                 behind = len(value.shape) - axis
                 at = len(source.shape) - behind

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from math import prod
 
-from poot_executor.compile.attention import reads
 from poot_executor.compile.classify import ELEMENTWISE, REDUCTIONS
+from poot_executor.compile.reading import reads
 from poot_executor.graph.graph import Equation, Graph, Value
 
 

@@ -125,10 +125,10 @@ def _iota(e: Elements, move: Equation, index: Index) -> Handle:
 def _gather(e: Elements, move: Equation, index: Index) -> Handle:
     data, which = move.inputs
     split = len(which.shape)
-    return e.element(data, (_gathered(e, which, index[:split], data.shape[0]), *index[split:]))
+    return e.element(data, (gathered_row(e, which, index[:split], data.shape[0]), *index[split:]))
 
 
-def _gathered(e: Elements, which: Value, index: Index, count: int) -> Handle:
+def gathered_row(e: Elements, which: Value, index: Index, count: int) -> Handle:
     """The row that an index names, checked to be below `count` and clamped."""
     place = e.b.cast(e.element(which, index), DType.I32)
     e.b.check((place >= 0) & (place < count), GATHER_CHECK)
@@ -160,7 +160,7 @@ def _through_rows(e: Elements, value: Value, index: Index) -> Index:
     source = equation.inputs[0]
     whole = source.shape[-1] == value.shape[-1]
     if equation.op == "gather" and whole and len(source.shape) == 2:
-        return _through_rows(e, source, (_gathered(e, equation.inputs[1], rows, source.shape[0]), column))
+        return _through_rows(e, source, (gathered_row(e, equation.inputs[1], rows, source.shape[0]), column))
     if equation.op == "reshape" and whole:
         return _through_rows(e, source, (*reshaped(e.b, rows, value.shape[:-1], source.shape[:-1]), column))
     if equation.op == "slice" and whole:

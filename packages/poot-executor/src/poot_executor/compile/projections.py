@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from types import MappingProxyType
 
-from poot_executor.compile.attention import leaves_of, reads
 from poot_executor.compile.blocks_between import blocks_between, whole_block
 from poot_executor.compile.classify import operations, weight_of
 from poot_executor.compile.expression import Scene
@@ -23,6 +22,7 @@ from poot_executor.compile.lower.blocks import block_columns, lane_words, row_un
 from poot_executor.compile.lower.scatter import whole_words
 from poot_executor.compile.precedence import Precedence
 from poot_executor.compile.program import Decline
+from poot_executor.compile.reading import leaves_of, reads
 from poot_executor.compile.region import Projection, Region, Regions, Segment
 from poot_executor.compile.schedule import contraction_schedule
 from poot_executor.compile.schedule_fragments import STEP_ROWS
@@ -203,7 +203,7 @@ class _Fuser:
         domain = self._domain(region)
         columns = products[0].shape[-1]
         if domain.type.count != products[0].type.count:
-            return "its elements do not correspond to the products"
+            return "" if region.kind == "row_reduction" else "its elements do not correspond to the products"
         if region.kind == "scatter" and self._anchor(region).op != "scatter_update":
             return "only row scatters join a contraction"
         if region.kind == "scatter" and not whole_words(self._anchor(region)):
@@ -215,7 +215,7 @@ class _Fuser:
             if isinstance(whole, str):
                 return whole
             if whole == columns and len(self._siblings(candidates[0])) == len(candidates):
-                return "one group would have all of its rows"
+                return "a norm over whole rows looks at every group's products"
             nbytes = whole * self._row_bytes(candidates)
             if nbytes > BLOCK_BYTES and not self._has_schedule(candidates, whole, 1):
                 return f"one group would read all {nbytes:,} bytes of a block of {whole} columns"

@@ -16,7 +16,8 @@ class Attention:
 
     `scores` and `out` are matmuls with equal leading dimensions; `exponent` is x, read at `weights`' index space [...,
     n]; `rounded` is the dtype that the probabilities are rounded to before they meet v. `mask` tells which positions a
-    row sees, None where it may see all; `evens` says that a row which sees none gives all of them the same weight.
+    row sees, None where it may see all. `filler` is the finite score of those that it does not: a row which sees none
+    gives all of them the weight of that. `sink` has a score a row that no value belongs to, as many as there are rows.
     """
 
     scores: Equation
@@ -27,7 +28,8 @@ class Attention:
     out: Equation
     root: Value
     mask: Value | None
-    evens: bool
+    filler: float | None
+    sink: Value | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

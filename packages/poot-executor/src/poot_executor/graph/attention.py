@@ -98,6 +98,16 @@ def visible_rows(mask: Traced) -> Traced:
     return p.reduce_max(p.cast(mask, I32), 1) != 0
 
 
+def linear_bias(slopes: Traced, position: Traced, tokens: int, capacity: int) -> Traced:
+    """What a score loses by distance: slopes f32[heads], position i32[rows] of a row's first token -> f32[rows, heads,
+    tokens, capacity], slope · (column − position of the token). Source: Press, Smith and Lewis 2022 (ALiBi)."""
+    rows, heads, builder = position.shape[0], slopes.shape[0], position.builder
+    column = p.iota(builder, (rows, tokens, capacity), 2, I32)
+    at = p.reshape(token_positions(position, tokens), (rows, tokens, 1))
+    distance = p.reshape(p.cast(column - at, F32), (rows, 1, tokens, capacity))
+    return p.reshape(slopes, (1, heads, 1, 1)) * distance
+
+
 def attention(
     q: Traced,
     k: Traced,
@@ -107,6 +117,8 @@ def attention(
     visible: Traced | None = None,
     softcap: float | None = None,
     activations: DType = F32,
+    bias: Traced | None = None,
+    sinks: Traced | None = None,
 ) -> Traced:
     """softmax(scale * q k^T, masked) v with grouped heads -> f32[rows, tokens, heads, head_dim].
 
@@ -115,7 +127,9 @@ def attention(
     `visible` bool[rows, capacity] says which V rows may enter, by default those that any token
     sees; it must hold wherever the mask does. `softcap` c replaces a score s by c * tanh(s / c).
     `activations` is the dtype that q and the probabilities are rounded to before they are
-    contracted. Source: Vaswani et al. 2017; Ainslie et al. 2023 for grouped queries.
+    contracted. `bias` f32, of a shape that repeats to [rows, heads, tokens, capacity], is added to
+    the scores. `sinks` f32[heads] is a score more a head, which has a share of the softmax and no
+    value. Source: Vaswani et al. 2017; Ainslie et al. 2023 for grouped queries.
     """
     rows, tokens, heads, width = q.shape
     capacity, kv_heads = k.shape[1:3]
@@ -128,7 +142,10 @@ def attention(
     scores = p.matmul(p.cast(queries, activations), p.transpose(k, (0, 2, 3, 1))) * scale
     if softcap is not None:
         scores = p.tanh(scores / softcap) * softcap
-    weights = _masked_softmax(p.reshape(scores, (rows, kv_heads, group, tokens, capacity)), mask)
+    scores = p.reshape(scores, (rows, kv_heads, group, tokens, capacity))
+    if bias is not None:
+        scores = scores + _of_groups(bias, kv_heads, group)
+    weights = _masked_softmax(scores, mask, None if sinks is None else _of_groups(sinks, kv_heads, group))
 
     seen = visible_rows(mask) if visible is None else visible
     values = _selected(p.reshape(seen, (rows, capacity, 1, 1)), v, 0.0)
@@ -138,12 +155,29 @@ def attention(
     return p.reshape(p.transpose(out, (0, 3, 1, 2, 4)), (rows, tokens, heads, v.shape[-1]))
 
 
-def _masked_softmax(scores: Traced, mask: Traced) -> Traced:
+def _of_groups(x: Traced, kv_heads: int, group: int) -> Traced:
+    """[..., heads, tokens, capacity], or [heads], as [rows, kv_heads, group, tokens, capacity], 1 where it repeats.
+    Raises GraphError for another number of heads."""
+    shape = (*x.shape, 1, 1) if len(x.shape) == 1 else x.shape
+    shape = (1,) * (4 - len(shape)) + shape
+    if len(shape) != 4 or shape[1] not in (1, kv_heads * group):
+        raise GraphError(f"attention: {x.type} is not of {kv_heads * group} heads")
+    heads = (1, 1) if shape[1] == 1 else (kv_heads, group)
+    return p.reshape(x, (shape[0], *heads, *shape[2:]))
+
+
+def _masked_softmax(scores: Traced, mask: Traced, sinks: Traced | None) -> Traced:
     rows, _, _, tokens, capacity = scores.shape
     masked = _selected(p.reshape(mask, (rows, 1, 1, tokens, capacity)), scores, MASKED)
     kept = (*scores.shape[:-1], 1)
-    powers = p.exp(masked - p.reshape(p.reduce_max(masked, 4), kept))
-    return powers / p.reshape(p.sum_(powers, 4), kept)
+    most = p.reshape(p.reduce_max(masked, 4), kept)
+    if sinks is None:
+        powers = p.exp(masked - most)
+        return powers / p.reshape(p.sum_(powers, 4), kept)
+    sinks = scores.builder.broadcast_to(sinks, kept)
+    most = p.maximum(most, sinks)
+    powers = p.exp(masked - most)
+    return powers / (p.reshape(p.sum_(powers, 4), kept) + p.exp(sinks - most))
 
 
 def _selected(condition: Traced, x: Traced, otherwise: float) -> Traced:

@@ -17,7 +17,7 @@ from poot_executor.compile.attention import bindings
 from poot_executor.compile.elementwise import narrowed
 from poot_executor.compile.expression import Scene
 from poot_executor.compile.indexing import Index, unravel
-from poot_executor.compile.lower.attention_combine import Partials, combine_splits, finished
+from poot_executor.compile.lower.attention_combine import Gathered, Partials, combine_splits, finished
 from poot_executor.compile.lower.draft import Draft, Frame
 from poot_executor.compile.region import Attention, Region
 from poot_executor.compile.schedule import AttentionSchedule, attention_schedule, batch_invariant
@@ -73,6 +73,8 @@ class _Kernel:
         frame.read(attention.exponent, supplied=[attention.scores_root])
         frame.read(attention.out.inputs[1])
         split = self.schedule.splits > 1
+        if attention.sink is not None and not split:
+            frame.read(attention.sink)
         if root is not attention.out.output and not split:
             frame.read(root, supplied=[attention.out.output])
         partials = Partials.declare(frame, attention, self.schedule.splits) if split else None
@@ -108,7 +110,8 @@ class _Kernel:
                             )
                     else:
                         assert out is not None
-                        value = finished(frame, attention, batch, column, sums[m][j].get(), total[m].get())
+                        gathered = Gathered(sums[m][j].get(), greatest[m].get(), total[m].get())
+                        value = finished(frame, attention, batch, flat, column, gathered)
                         frame.supply(attention.out.output, lambda _index, value=value: value)
                         position = flat * self.columns + column
                         with b.if_(inside):

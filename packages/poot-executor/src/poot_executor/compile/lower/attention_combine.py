@@ -56,22 +56,52 @@ class Partials:
             self.total[at] = total
 
 
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What was gathered of a row: weighted values of one column, and the maximum and total that belong to them."""
+
+    value: Handle
+    greatest: Handle
+    total: Handle
+
+
 def finished(
-    frame: Frame, attention: Attention, batch: Index, column: Handle, gathered: Handle, total: Handle
+    frame: Frame, attention: Attention, batch: Index, flat: Handle, column: Handle, gathered: Gathered
 ) -> Handle:
-    """The output element: what was gathered over its weight. A row that sees no position gives all of them the same
-    weight, where their scores are one finite number; otherwise it has none to give, and the element is NaN."""
+    """The output element of row number `flat`: what was gathered over its weight, in which a sink has a share.
+
+    A row that sees no position gives all of them the weight of the filler, where that is finite; otherwise it has none
+    to give, and the element is NaN.
+    """
+    b = frame.b
+    value, total, sink = gathered.value, gathered.total, None
+    if attention.sink is not None:
+        sink = frame.element(attention.sink, unravel(b, flat, attention.sink.shape))
+        top = b.max(gathered.greatest, sink)
+        scale = b.exp(gathered.greatest - top)
+        value, total = value * scale, b.fma(total, scale, b.exp(sink - top))
+    if attention.filler is None:
+        return value / total
+    result = b.var(value / total, DType.F32, name="value")
+    with b.if_(gathered.total == 0.0):
+        result.set(_unseen(frame, attention, batch, column, sink))
+    return result.get()
+
+
+def _unseen(frame: Frame, attention: Attention, batch: Index, column: Handle, sink: Handle | None) -> Handle:
+    """The output element where every score is the filler."""
     b = frame.b
     span = attention.out.inputs[1].shape[-2]
-    if not attention.evens:
-        return gathered / total
-    value = b.var(gathered / total, DType.F32, name="value")
-    with b.if_(total == 0.0):
-        plain = b.var(0.0, DType.F32, name="plain")
-        with b.range(0, span, name="n") as n:
-            plain.set(plain.get() + frame.element(attention.out.inputs[1], (*batch, n, column)))
-        value.set(plain.get() * narrowed(b, b.const(1.0 / span, DType.F32), attention.rounded))
-    return value.get()
+    assert attention.filler is not None
+    weight = b.const(1.0 / span, DType.F32)
+    if sink is not None:
+        top = b.max(sink, attention.filler)
+        power = b.exp(attention.filler - top)
+        weight = power / b.fma(power, float(span), b.exp(sink - top))
+    plain = b.var(0.0, DType.F32, name="plain")
+    with b.range(0, span, name="n") as n:
+        plain.set(plain.get() + frame.element(attention.out.inputs[1], (*batch, n, column)))
+    return plain.get() * narrowed(b, weight, attention.rounded)
 
 
 def combine_splits(scene: Scene, region: Region, caps: Caps, splits: int) -> Draft:
@@ -80,6 +110,8 @@ def combine_splits(scene: Scene, region: Region, caps: Caps, splits: int) -> Dra
     assert attention is not None
     frame = Frame(scene, caps, "attention_combine", caps.group_threads)
     frame.read(attention.out.inputs[1])
+    if attention.sink is not None:
+        frame.read(attention.sink)
     if root is not attention.out.output:
         frame.read(root, supplied=[attention.out.output])
     partials = Partials.declare(frame, attention, splits)
@@ -100,7 +132,7 @@ def combine_splits(scene: Scene, region: Region, caps: Caps, splits: int) -> Dra
             gathered = b.fma(partials.sums[at * partials.columns + column], scale, gathered)
             total = b.fma(partials.total[at], scale, total)
         index = unravel(b, place, attention.out.output.shape)
-        value = finished(frame, attention, index[:-2], column, gathered, total)
+        value = finished(frame, attention, index[:-2], row, column, Gathered(gathered, top, total))
         frame.supply(attention.out.output, lambda _index: value)
         out[place] = frame.element(root, unravel(b, place, root.shape))
     return frame.draft(groups, 4 * count * (splits + 1), threads=caps.group_threads, splits=splits)

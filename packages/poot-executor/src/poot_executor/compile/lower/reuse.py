@@ -69,7 +69,7 @@ def _shape(scene: Scene, region: Region) -> tuple[Hashable, list[Value]]:
     parts.extend([visit(root, True) for root in region.roots])
     attention = region.attention
     if attention is not None:
-        named = (attention.scores_root, attention.exponent, attention.weights, attention.mask)
-        parts.append((attention.rounded, attention.evens, *(None if v is None else numbers[v] for v in named)))
+        named = (attention.scores_root, attention.exponent, attention.weights, attention.mask, attention.sink)
+        parts.append((attention.rounded, attention.filler, *(None if v is None else numbers[v] for v in named)))
     parts += [(len(s.anchors), numbers[s.domain], s.block, s.stride, len(s.reductions)) for s in segments]
     return tuple(parts), list(numbers)
