@@ -120,6 +120,8 @@ def contraction_schedule(
 QUERIES_MOST = 8
 """Rows that an attention group takes: their weights and sums fit registers and shared memory."""
 SPLITS_MOST = 32
+IDLE_SHARE = 4
+"""With fewer than this share of its groups at work a device is nearly idle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,15 +150,22 @@ def attention_schedule(
     rows: int, batches: int, span: int, depth: int, columns: int, caps: Caps
 ) -> AttentionSchedule | None:  # fmt: skip
     """The heuristic pick: as many rows a group as its shared memory holds, as many splits as fill the device, each of
-    at least the target's `split_tiles` tiles of positions. None where shared memory does not hold one row."""
-    threads = caps.group_threads
+    at least the target's `split_tiles` tiles of positions; fewer rows a group where it would be nearly idle, since a
+    group takes its rows one after the other. None where shared memory does not hold one row."""
+    threads, tiles = caps.group_threads, -(-span // caps.group_threads)
     most = min(rows, caps.picked("queries") or QUERIES_MOST)
+
+    def split(queries: int) -> tuple[int, int]:
+        groups = -(-rows // queries) * batches
+        splits = max(1, min(caps.parallel_groups // groups, tiles // caps.split_tiles, SPLITS_MOST, caps.max_groups[2]))
+        return groups, min(caps.picked("splits") or splits, tiles)
+
+    if caps.picked("queries") is None:
+        busy = caps.parallel_groups // IDLE_SHARE
+        most = next((q for q in range(most, 0, -1) if split(q)[0] * split(q)[1] >= busy), 1)
     shapes = [(q, max(1, threads // columns)) for q in range(most, 0, -1)] + [(1, 1)]
     for queries, parts in shapes:
-        groups = -(-rows // queries) * batches
-        tiles = -(-span // threads)
-        splits = max(1, min(caps.parallel_groups // groups, tiles // caps.split_tiles, SPLITS_MOST, caps.max_groups[2]))
-        splits = min(caps.picked("splits") or splits, tiles)
+        _, splits = split(queries)
         unroll = caps.picked("unroll") or (16 if shares_rows(caps) else 4)
         schedule = AttentionSchedule(threads, queries, parts, splits, unroll)
         if schedule.shared_bytes(depth, columns) <= caps.max_shared_bytes:

@@ -28,6 +28,8 @@ STAGED_MANY_BYTES = 32 << 10
 """The same for many rows, whose registers leave room for few groups anyway."""
 CHUNK = 64
 """Columns of a chunk of many rows, where a unit is no longer."""
+UNITS_LEAST, SLICES_LEAST = 16, 4
+"""Units of a row, and subgroups that share them, below which one activation row leaves too few bytes on their way."""
 STEP_ROWS = 16
 """Up to so many activation rows are a step of decoding: its weights are read once, and groups share their depth."""
 
@@ -112,9 +114,9 @@ def half_of(layout: WeightLayout, activations: DType) -> DType | None:
 
 
 def fragment_schedule(
-    layouts: Sequence[WeightLayout], rows: int, count: int, activations: DType, caps: Caps, *, anchors: int
+    layouts: Sequence[WeightLayout], count: int, activations: DType, caps: Caps, *, anchors: int
 ) -> FragmentSchedule | None:
-    """The heuristic pick for `rows` weight rows by `count` activation rows; None where fragments do not pay or fit.
+    """The heuristic pick for `count` activation rows; None where fragments do not pay or fit.
 
     `layouts` are all that a group may read: they share what is staged.
     """
@@ -132,13 +134,13 @@ def fragment_schedule(
     depth, unit = layouts[0].columns, max(units)
     thirds = activations is DType.F32
     if count <= STEP_ROWS:
-        return _step(depth, unit, count, half, rows, thirds=thirds, anchors=anchors)
+        step = _step(depth, unit, count, half, thirds=thirds, anchors=anchors)
+        little = step is not None and (depth // unit < UNITS_LEAST or step.slices < SLICES_LEAST)
+        return None if count == 1 and caps.parallel_groups > 1 and little else step
     return _many(depth, unit, count, half, thirds=thirds, anchors=anchors)
 
 
-def _step(
-    depth: int, unit: int, count: int, half: DType, rows: int, *, thirds: bool, anchors: int
-) -> FragmentSchedule | None:
+def _step(depth: int, unit: int, count: int, half: DType, *, thirds: bool, anchors: int) -> FragmentSchedule | None:
     """Few rows: the subgroups of a group share the depth of its rows, so that enough bytes are on their way."""
     spread = thirds and count * PARTS <= COLUMNS
     used = count * PARTS if spread else count

@@ -14,22 +14,14 @@ from __future__ import annotations
 from math import prod
 
 from poot_executor.compile.attention import bindings
-from poot_executor.compile.elementwise import narrowed
 from poot_executor.compile.expression import Scene
-from poot_executor.compile.indexing import Index, unravel
-from poot_executor.compile.lower.attention_combine import Gathered, Partials, combine_splits, finished
+from poot_executor.compile.lower.attention_combine import combine_splits
+from poot_executor.compile.lower.attention_kernel import AttentionKernel
+from poot_executor.compile.lower.attention_subgroups import SubgroupKernel, by_subgroups
 from poot_executor.compile.lower.draft import Draft, Frame
-from poot_executor.compile.region import Attention, Region
-from poot_executor.compile.schedule import AttentionSchedule, attention_schedule, batch_invariant
+from poot_executor.compile.region import Region
+from poot_executor.compile.schedule import attention_schedule, batch_invariant
 from poot_executor.compile.target import Caps
-from poot_executor.dtype import DType
-from poot_executor.graph.graph import Value
-from poot_executor.kernel.buffers import SharedRef
-from poot_executor.kernel.builder import Var
-from poot_executor.kernel.handle import Handle
-
-LOWEST = float.fromhex("-0x1.fffffep+127")
-"""The finite minimum: the running maximum before any position, so that no difference of maxima is NaN."""
 
 
 def lower_attention(scene: Scene, region: Region, caps: Caps) -> list[Draft]:
@@ -45,205 +37,12 @@ def lower_attention(scene: Scene, region: Region, caps: Caps) -> list[Draft]:
     stored = scene.stored - {root, attention.out.output}
     inner = Scene(scene.graph, stored, scene.layouts)
     frame = Frame(inner, caps, region.kind, schedule.threads)
-    kernel = _Kernel(frame, attention, tuple(lead), schedule)
+    made = SubgroupKernel if by_subgroups(schedule, columns, caps) else AttentionKernel
+    kernel = made(frame, attention, tuple(lead), schedule)
     groups = (-(-rows // schedule.queries), prod(lead), schedule.splits)
     kernel.emit(root)
-    drafts = [frame.draft(groups, frame.nbytes(), **schedule.describe(), span=span)]
+    apart = made is SubgroupKernel
+    drafts = [frame.draft(groups, frame.nbytes(), **schedule.describe(), span=span, subgroups=apart)]
     if schedule.splits > 1:
         drafts.append(combine_splits(inner, region, caps, schedule.splits))
     return drafts
-
-
-class _Kernel:
-    """One kernel's pieces, in the order in which they run."""
-
-    def __init__(self, frame: Frame, attention: Attention, lead: tuple[int, ...], schedule: AttentionSchedule) -> None:
-        self.frame, self.attention, self.lead, self.schedule = frame, attention, lead, schedule
-        self.rows, self.columns = attention.out.output.shape[-2:]
-        self.span = attention.out.inputs[1].shape[-2]
-        self.depth = attention.scores.inputs[0].shape[-1]
-        self.threads, self.queries, self.parts = schedule.threads, schedule.queries, schedule.parts
-
-    def emit(self, root: Value) -> None:
-        frame, b, attention = self.frame, self.frame.b, self.attention
-        scores = attention.scores
-        frame.read(*scores.inputs)
-        if attention.scores_root is not scores.output:
-            frame.read(attention.scores_root, supplied=[scores.output])
-        frame.read(attention.exponent, supplied=[attention.scores_root])
-        frame.read(attention.out.inputs[1])
-        split = self.schedule.splits > 1
-        if attention.sink is not None and not split:
-            frame.read(attention.sink)
-        if root is not attention.out.output and not split:
-            frame.read(root, supplied=[attention.out.output])
-        partials = Partials.declare(frame, attention, self.schedule.splits) if split else None
-        out = None if split else frame.write(root)
-        batch = unravel(b, b.group_id(1), self.lead) if self.lead else ()
-        first = b.group_id(0) * self.queries
-        row = [
-            first + m if self.rows % self.queries == 0 else b.min(first + m, self.rows - 1) for m in range(self.queries)
-        ]
-        query = self._share_queries(batch, row)
-        weights = b.shared("weights", DType.F32, self.queries * self.threads)
-        sums = [[b.var(0.0, DType.F32, name="sum") for _ in self._columns()] for _ in row]
-        greatest = [b.var(LOWEST, DType.F32, name="greatest") for _ in row]
-        total = [b.var(0.0, DType.F32, name="total") for _ in row]
-        tiles = -(-self.span // self.threads)
-        start, step = (b.group_id(2), self.schedule.splits) if split else (b.const(0, DType.I32), 1)
-        low, end = self._visible(batch, row, start, tiles, step)
-        high = (end + (self.threads - 1)) // self.threads
-        with b.range(low, high, step, name="tile") as tile:
-            place, seen = self._place(batch, row, tile)
-            filled = b.min(end - tile * self.threads, self.threads)
-            self._tile(batch, row, query, weights, tile, filled, place, seen, sums, greatest, total)
-        self._join_parts(sums)
-        with b.if_(b.thread_id() // self.columns == 0 if self.parts > 1 else b.const(True, DType.BOOL)):
-            for m, at in enumerate(row):
-                for j, column in enumerate(self._columns()):
-                    flat = self._flat_row(batch, at)
-                    inside = (first + m < self.rows) & (b.thread_id() + j * self.threads < self.columns * self.parts)
-                    if partials is not None:
-                        with b.if_(inside):
-                            partials.store(
-                                b, flat, b.group_id(2), column, sums[m][j].get(), greatest[m].get(), total[m].get()
-                            )
-                    else:
-                        assert out is not None
-                        gathered = Gathered(sums[m][j].get(), greatest[m].get(), total[m].get())
-                        value = finished(frame, attention, batch, flat, column, gathered)
-                        frame.supply(attention.out.output, lambda _index, value=value: value)
-                        position = flat * self.columns + column
-                        with b.if_(inside):
-                            out[position] = frame.element(root, unravel(b, position, root.shape))
-
-    def _share_queries(self, batch: Index, row: list[Handle]) -> SharedRef:
-        b = self.frame.b
-        query = b.shared("query", DType.F32, self.queries * self.depth)
-        for m, at in enumerate(row):
-            with b.range(b.thread_id(), self.depth, self.threads, name="k") as k:
-                query[k + m * self.depth] = self.frame.element(self.attention.scores.inputs[0], (*batch, at, k))
-        b.barrier()
-        return query
-
-    def _flat_row(self, batch: Index, row: Handle) -> Handle:
-        """A row's number over all batches."""
-        flat, stride = row, self.rows
-        for at, extent in zip(reversed(batch), reversed(self.lead), strict=True):
-            flat = at * stride + flat
-            stride *= extent
-        return flat
-
-    def _weights_index(self, batch: Index, row: Handle, place: Handle) -> Index:
-        """A position of a row in the index space of the probabilities, whose leading dimensions may be split
-        otherwise."""
-        return (*unravel(self.frame.b, self._flat_row(batch, row), self.attention.exponent.shape[:-1]), place)
-
-    def _sees(self, batch: Index, row: Handle, place: Handle) -> Handle:
-        mask = self.attention.mask
-        if mask is None:
-            return self.frame.b.const(True, DType.BOOL)
-        return self.frame.element(mask, self._weights_index(batch, row, place))
-
-    def _place(self, batch: Index, row: list[Handle], tile: Handle) -> tuple[Handle, list[Handle]]:
-        """This thread's position in a tile, and whether each row sees it."""
-        b = self.frame.b
-        place = tile * self.threads + b.thread_id()
-        inside = place < self.span
-        place = b.min(place, self.span - 1)
-        return place, [self._sees(batch, m, place) & inside for m in row]
-
-    def _visible(self, batch: Index, row: list[Handle], start: Handle, tiles: int, step: int) -> tuple[Handle, Handle]:
-        """The run of positions outside which no row of the group sees anything: its first tile, and one past its last
-        position. The mask is asked at every position once, before any score, so that a long capacity costs little."""
-        b = self.frame.b
-        if self.attention.mask is None:
-            return start, b.const(self.span, DType.I32)
-        low, end = b.var(tiles, DType.I32, name="low"), b.var(0, DType.I32, name="end")
-        with b.range(start, tiles, step, name="tile") as tile:
-            place, seen = self._place(batch, row, tile)
-            some = seen[0]
-            for other in seen[1:]:
-                some = some | other
-            low.set(b.select(some, b.min(low.get(), tile), low.get()))
-            end.set(b.select(some, place + 1, end.get()))
-        return b.group_min(low.get()), b.group_max(end.get())
-
-    def _tile(
-        self, batch: Index, row: list[Handle], query: SharedRef, weights: SharedRef, tile: Handle,
-        filled: Handle, place: Handle, seen: list[Handle], sums: list[list[Var]], greatest: list[Var], total: list[Var],
-    ) -> None:  # fmt: skip
-        b = self.frame.b
-        for m, exponent in enumerate(self._exponents(batch, row, query, place)):
-            top = b.max(greatest[m].get(), b.group_max(b.select(seen[m], exponent, LOWEST)))
-            weight = b.select(seen[m], b.exp(exponent - top), 0.0)
-            # The graph divides by the sum of what is not rounded yet.
-            weights[b.thread_id() + m * self.threads] = narrowed(b, weight, self.attention.rounded)
-            scale = b.exp(greatest[m].get() - top)
-            total[m].set(b.fma(total[m].get(), scale, b.group_sum(weight)))
-            greatest[m].set(top)
-            for part in sums[m]:
-                part.set(part.get() * scale)
-        b.barrier()
-        start = b.thread_id() // self.columns if self.parts > 1 else 0
-        with b.range(start, filled, self.parts, unroll=self.schedule.unroll, name="n") as n:
-            at = tile * self.threads + n
-            shares = [weights[n + m * self.threads] for m in range(len(row))]
-            for j, column in enumerate(self._columns()):
-                value = self.frame.element(self.attention.out.inputs[1], (*batch, at, column))
-                for m in range(len(row)):
-                    sums[m][j].set(b.fma(shares[m], value, sums[m][j].get()))
-        b.barrier()
-
-    def _exponents(self, batch: Index, row: list[Handle], query: SharedRef, place: Handle) -> list[Handle]:
-        """x of this thread's position for each row: q · k over the depth, then the graph's expression."""
-        frame, b, attention = self.frame, self.frame.b, self.attention
-        products = [b.var(0.0, DType.F32, name="score") for _ in row]
-        wide = self.depth % 4 == 0
-        step, unroll = 4 if wide else 1, self.schedule.unroll
-        with b.range(0, self.depth, step, unroll=unroll if self.depth // step % unroll == 0 else None, name="k") as k:
-            index = (*batch, k, place)
-            key = frame.emission.vector(attention.scores.inputs[1], index, len(batch)) if wide else None
-            for i in range(step):
-                factor = (
-                    frame.element(attention.scores.inputs[1], index)
-                    if key is None
-                    else (key[i] if key.width > 1 else key)
-                )
-                for m in range(len(row)):
-                    products[m].set(b.fma(query[k + (i + m * self.depth)], factor, products[m].get()))
-        results = []
-        for m, at in enumerate(row):
-            product = products[m].get()
-            frame.supply(attention.scores.output, lambda _index, value=product: value)
-            if attention.scores_root is not attention.scores.output:
-                position = self._flat_row(batch, at) * self.span + place
-                scored = frame.element(attention.scores_root, unravel(b, position, attention.scores_root.shape))
-                frame.supply(attention.scores_root, lambda _index, value=scored: value)
-            results.append(frame.element(attention.exponent, self._weights_index(batch, at, place)))
-        return results
-
-    def _columns(self) -> list[Handle]:
-        """The columns of V that this thread sums; with several parts, each part of the threads has all of them once."""
-        b = self.frame.b
-        if self.parts > 1:
-            return [b.thread_id() % self.columns]
-        columns = [b.thread_id() + j * self.threads for j in range(-(-self.columns // self.threads))]
-        return columns if self.columns % self.threads == 0 else [b.min(c, self.columns - 1) for c in columns]
-
-    def _join_parts(self, sums: list[list[Var]]) -> None:
-        """Add up what the parts of the threads summed over their positions."""
-        if self.parts == 1:
-            return
-        b = self.frame.b
-        joined = b.shared("joined", DType.F32, self.queries * self.columns * self.parts)
-        used = self.columns * self.parts
-        with b.if_(b.thread_id() < used):
-            for m, (total,) in enumerate(sums):
-                joined[b.thread_id() + m * used] = total.get()
-        b.barrier()
-        for m, (total,) in enumerate(sums):
-            value = b.const(0.0, DType.F32)
-            for part in range(self.parts):
-                value = value + joined[b.thread_id() % self.columns + (m * used + part * self.columns)]
-            total.set(value)

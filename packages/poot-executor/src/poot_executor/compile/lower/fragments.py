@@ -50,7 +50,6 @@ def lower_fragments(scene: Scene, region: Region, caps: Caps) -> list[Draft] | N
     count = projection.left.shape[0]
     schedule = fragment_schedule(
         layouts,
-        sum(layout_of(scene, s.anchors[0]).rows for s in segments),
         count,
         projection.left.dtype,
         caps,

@@ -1,0 +1,133 @@
+"""Flash attention where subgroups are wide: each walks positions of its own, and they meet at the end alone.
+
+A lane has a position for the scores; for the values a few lanes have a row of V, four columns each, and several rows
+are read at once. Maxima are taken by shuffles and weights are passed round by them, so that no tile waits for the
+group. At the end the subgroups' sums are scaled to their common maximum.
+"""
+
+from __future__ import annotations
+
+from poot_executor.compile.elementwise import narrowed
+from poot_executor.compile.indexing import Index
+from poot_executor.compile.lower.attention_kernel import LOWEST, AttentionKernel
+from poot_executor.compile.schedule import AttentionSchedule, shares_rows
+from poot_executor.compile.target import Caps
+from poot_executor.dtype import DType
+from poot_executor.kernel.buffers import SharedRef
+from poot_executor.kernel.builder import Var
+from poot_executor.kernel.handle import Handle
+
+FOUR = 4
+"""Columns of V that a lane has side by side."""
+
+
+def by_subgroups(schedule: AttentionSchedule, columns: int, caps: Caps) -> bool:
+    """Do the lanes of a subgroup have whole rows of V between them, and does memory hold what each gathers?"""
+    width = caps.subgroup_width
+    if not shares_rows(caps) or width is None or schedule.threads % width or columns % FOUR:
+        return False
+    lanes = columns // FOUR
+    whole = lanes % width == 0 or (lanes < width and width % lanes == 0)
+    return whole and _gathered_bytes(schedule, columns, width) <= caps.max_shared_bytes
+
+
+def _gathered_bytes(schedule: AttentionSchedule, columns: int, width: int) -> int:
+    """Shared memory for what subgroups gathered, beside queries and the group's reductions."""
+    subgroups = schedule.threads // width
+    return 4 * schedule.queries * (subgroups * (columns + 2) + columns) + 12 * schedule.threads
+
+
+class SubgroupKernel(AttentionKernel):
+    """One kernel's pieces, where each subgroup gathers for itself."""
+
+    def _declare(self, row: list[Handle]) -> None:
+        b = self.frame.b
+        width = self.frame.caps.subgroup_width
+        assert width is not None
+        self.width, self.parts = width, 1
+        self.lanes = min(self.columns // FOUR, width)
+        self.turns = self.columns // FOUR // self.lanes
+        zero = b.vector(*(b.const(0.0, DType.F32) for _ in range(FOUR)))
+        self._fours = [[b.var(zero, name="sum") for _ in range(self.turns)] for _ in row]
+
+    def _tile(
+        self, batch: Index, row: list[Handle], query: SharedRef, tile: Handle,
+        left: Handle, place: Handle, seen: list[Handle], greatest: list[Var], total: list[Var],
+    ) -> None:  # fmt: skip
+        b = self.frame.b
+        weights = []
+        for m, exponent in enumerate(self._exponents(batch, row, query, place)):
+            top = b.max(greatest[m].get(), b.subgroup_max(b.select(seen[m], exponent, LOWEST)))
+            weight = b.select(seen[m], b.exp(exponent - top), 0.0)
+            scale = b.exp(greatest[m].get() - top)
+            # A lane's own positions: lanes are summed at the end.
+            total[m].set(b.fma(total[m].get(), scale, weight))
+            greatest[m].set(top)
+            for part in self._fours[m]:
+                part.set(part.get() * scale)
+            weights.append(narrowed(b, weight, self.attention.rounded))
+        # Every subgroup goes round as often, up to the last position that any of the first one's lanes sees.
+        rows = self.width // self.lanes
+        first = tile * self.threads + b.subgroup_id() * self.width
+        filled = b.min(left, self.width)
+        with b.range(0, filled, rows, unroll=self.schedule.unroll, name="n") as n:
+            at = n + b.lane_id() // self.lanes
+            shares = [b.subgroup_shuffle(weight, at) for weight in weights]
+            position = b.min(first + at, self.span - 1)
+            for j in range(self.turns):
+                column = (b.lane_id() % self.lanes + j * self.lanes) * FOUR
+                index = (*batch, position, column)
+                value = self.frame.emission.vector(self.attention.out.inputs[1], index, len(index) - 1)
+                if value.width == 1:
+                    value = b.vector(value, value, value, value)
+                for m, share in enumerate(shares):
+                    part = self._fours[m][j]
+                    part.set(b.fma(b.vector(share, share, share, share), value, part.get()))
+
+    def _joined(self, greatest: list[Var], total: list[Var]) -> list[list[Var]]:
+        """Through shared memory: every subgroup's sums, maximum and total, scaled to the common maximum."""
+        b, subgroups = self.frame.b, self.threads // self.width
+        queries, columns = len(total), self.columns
+        gathered = b.shared("gathered", DType.F32, subgroups * queries * columns)
+        tops = b.shared("tops", DType.F32, subgroups * queries)
+        totals = b.shared("totals", DType.F32, subgroups * queries)
+        subgroup, lane = b.subgroup_id(), b.lane_id()
+        for m in range(queries):
+            whole = b.subgroup_sum(total[m].get())
+            with b.if_(lane == 0):
+                tops[subgroup * queries + m] = greatest[m].get()
+                totals[subgroup * queries + m] = whole
+            for j, part in enumerate(self._fours[m]):
+                lanes = [part.get()[i] for i in range(FOUR)]
+                distance = self.lanes
+                while distance < self.width:  # lanes of other positions
+                    lanes = [x + b.subgroup_shuffle_xor(x, distance) for x in lanes]
+                    distance *= 2
+                at = (subgroup * queries + m) * columns + (lane + j * self.lanes) * FOUR
+                with b.if_(lane < self.lanes):
+                    for i, x in enumerate(lanes):
+                        gathered[at + i] = x
+        b.barrier()
+        return [self._scaled(m, queries, gathered, tops, totals, greatest[m], total[m]) for m in range(queries)]
+
+    def _scaled(
+        self, m: int, queries: int, gathered: SharedRef, tops: SharedRef, totals: SharedRef, greatest: Var, total: Var
+    ) -> list[Var]:
+        b, subgroups = self.frame.b, self.threads // self.width
+        found = [tops[s * queries + m] for s in range(subgroups)]
+        top = found[0]
+        for other in found[1:]:
+            top = b.max(top, other)
+        scales = [b.exp(other - top) for other in found]
+        whole = b.const(0.0, DType.F32)
+        for s, scale in enumerate(scales):
+            whole = b.fma(totals[s * queries + m], scale, whole)
+        greatest.set(top)
+        total.set(whole)
+        sums = []
+        for column in self._columns():
+            at, value = b.min(column, self.columns - 1), b.const(0.0, DType.F32)
+            for s, scale in enumerate(scales):
+                value = b.fma(gathered[at + (s * queries + m) * self.columns], scale, value)
+            sums.append(b.var(value, name="sum"))
+        return sums

@@ -1,0 +1,57 @@
+"""Attention whose subgroups gather for themselves: lanes that share rows of V in every way, and a tile of many."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import numpy as np
+import pytest
+
+from poot_executor.compile import Caps
+from poot_executor.dtype import BF16, F32, I32
+from poot_executor.graph import functional as f
+from poot_executor.graph import primitives as p
+
+FOUR = Caps(group_threads=16, parallel_groups=32, subgroup_width=4, max_bindings=31, features=frozenset(["subgroup"]))
+WARP = Caps(
+    group_threads=128, subgroup_width=32, max_bindings=31, max_shared_bytes=48 << 10, features=frozenset(["subgroup"])
+)
+
+
+def attended(g, rows, tokens, heads, kv_heads, depth, columns, span, dtype=F32):
+    """Causal grouped attention from random positions."""
+    group = heads // kv_heads
+    q = g.floats(rows, kv_heads, group * tokens, depth, low=-2, high=2)
+    k = g.floats(rows, kv_heads, span, depth, dtype=dtype, low=-2, high=2)
+    v = g.floats(rows, kv_heads, span, columns, dtype=dtype)
+    starts = g.rng.integers(0, span - tokens + 1, rows).astype(np.int32)
+    at = p.reshape(g.slot(starts, I32), (rows, 1, 1)) + p.iota(g.builder, (1, tokens, 1), 1, I32)
+    shape = (rows, tokens, span)
+    mask = p.iota(g.builder, shape, 2, I32) <= p.broadcast(at, shape)
+    wide = p.broadcast(p.reshape(mask, (rows, 1, 1, tokens, span)), (rows, kv_heads, group, tokens, span))
+    scores = p.cast(q, dtype) @ p.transpose(k, (0, 1, 3, 2)) * (1 / sqrt(depth))
+    seen = p.reshape(wide, scores.shape)
+    weights = f.softmax(p.select(seen, scores, g.builder.splat(f.MASKED, scores.type)))
+    return weights @ p.cast(v, F32)
+
+
+@pytest.mark.parametrize("columns", [4, 8, 16, 32], ids=lambda c: f"columns{c}")
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_lanes_share_rows_of_values(g, run, columns, tokens):
+    g.output(attended(g, 2, tokens, 4, 2, 8, columns, 43))
+    dispatches = run(g, FOUR).program.dispatches
+    assert [d.schedule["subgroups"] for d in dispatches if "subgroups" in d.schedule] == [True]
+
+
+@pytest.mark.parametrize(("depth", "columns"), [(64, 64), (128, 128), (32, 256)])
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
+def test_heads_of_published_sizes(g, run, depth, columns, dtype):
+    g.output(attended(g, 1, 1, 4, 1, depth, columns, 300, dtype))
+    (dispatch,) = (d for d in run(g, WARP).program.dispatches if "subgroups" in d.schedule)
+    assert dispatch.schedule["subgroups"]
+
+
+def test_columns_that_lanes_cannot_share_go_on_as_before(g, run):
+    g.output(attended(g, 1, 2, 2, 2, 8, 12, 30))
+    (dispatch,) = (d for d in run(g, FOUR).program.dispatches if "subgroups" in d.schedule)
+    assert not dispatch.schedule["subgroups"]
