@@ -8,7 +8,7 @@ far and the candidate take turns, so that a clock that drifts favours neither.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from statistics import median
@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from poot_executor.compile.candidates import candidates
+from poot_executor.compile.candidates import TRIED, candidates, kind_of
 from poot_executor.compile.options import CompileOptions
 from poot_executor.compile.pipeline import Compilation
 from poot_executor.compile.program import DispatchCommand, Program
@@ -76,7 +76,7 @@ class Tuner:
         self._device, self._inputs = device, inputs
         self._compilation = Compilation(graph, device.target, options or CompileOptions())
         self._shared = _Bound(device)
-        self._base = self._compilation.program(Schedules())
+        self._base = self._program({})
         rng = np.random.default_rng(seed)
         self._initial = {use.key: _random(rng, use.type) for use in self._base.states}
         try:
@@ -97,12 +97,14 @@ class Tuner:
         norms = dict.fromkeys(s[NORM] for s in said if NORM in s)
         return [*norms, *dict.fromkeys(s[KEY] for s in said)]
 
-    def tune(self, report: Callable[[Measured], None] = lambda _: None) -> list[Measured]:
-        """Choose for every key, one after another, each over what was chosen before. Regions that a choice makes anew
-        are tuned too."""
+    def tune(
+        self, report: Callable[[Measured], None] = lambda _: None, kinds: Collection[str] = TRIED.keys()
+    ) -> list[Measured]:
+        """Choose for every key of these kinds, one after another, each over what was chosen before. Regions that a
+        choice makes anew are tuned too."""
         picks: dict[str, Pick] = {}
         found: list[Measured] = []
-        waiting = self.keys
+        waiting = [key for key in self.keys if kind_of(key) in kinds]
         while waiting:
             key = waiting.pop(0)
             measured = self._choose(key, picks)
@@ -116,7 +118,7 @@ class Tuner:
                     made = self._program(picks)
                     known = {m.key for m in found} | {*waiting}
                     said = (d.schedule[KEY] for d in made.dispatches if KEY in d.schedule)
-                    waiting += [k for k in dict.fromkeys(said) if k not in known]
+                    waiting += [k for k in dict.fromkeys(said) if k not in known and kind_of(k) in kinds]
         return found
 
     def close(self) -> None:
@@ -130,7 +132,8 @@ class Tuner:
         self.close()
 
     def _program(self, picks: Mapping[str, Pick]) -> Program:
-        return self._compilation.program(Schedules.of({key: dict(pick) for key, pick in picks.items()}))
+        """Under these picks. Its dispatches are timed alone, over what the whole step left in the arena."""
+        return self._compilation.program(Schedules.of({key: dict(pick) for key, pick in picks.items()}), keep=True)
 
     def _choose(self, key: str, picks: Mapping[str, Pick]) -> Measured | None:
         """The best of a key's candidates, changing one tunable at a time; None where the step has no such region."""

@@ -17,6 +17,7 @@ from poot_eval.device import ReferenceDevice
 from poot_executor.compile import Caps, CompileLimits, CompileOptions, Granularity, Target, compile
 from poot_executor.compile.program_cache import MAGIC, SUFFIX, ProgramCache, compiler_context, graph_key, program_key
 from poot_executor.compile.program_record import encode_program
+from poot_executor.compile.schedule_picks import Schedules
 from poot_executor.dtype import F32
 from poot_executor.entry_folder import open_entry, seal_entry
 from poot_executor.errors import KernelError
@@ -303,6 +304,29 @@ def test_no_folder_keeps_nothing_and_one_that_fails_costs_the_cache_alone(tmp_pa
     assert cache.stats().warning is not None
 
 
+def test_a_program_with_measured_schedules_is_kept_too(tmp_path, decoder):
+    graph = decoder(1, 1, layers=1).graph()
+    plain, _ = cached(tmp_path, graph)
+    key = next(d.schedule["key"] for d in plain.dispatches if "key" in d.schedule)
+    schedules = Schedules.of({key: {"rows": 1, "tile": 1}})
+    fresh, first = cached(tmp_path, graph, schedules=schedules)
+    again, second = cached(tmp_path, graph, schedules=schedules)
+    assert (first, second) == ((0, 1, 0, 1), (1, 0, 0, 0))
+    assert again.explain() == fresh.explain() != plain.explain()
+
+
+def test_a_program_that_has_no_record_costs_the_cache_alone(tmp_path):
+    graph = small()
+    target = Target("paper", Caps())
+    program = compile(graph, target)
+    (dispatch,) = program.dispatches
+    odd = replace(program, commands=(replace(dispatch, schedule={"odd": object()}),))
+    cache = ProgramCache(tmp_path)
+    assert cache.get(graph, target, CompileOptions(), lambda: odd) is odd
+    assert "cannot be kept" in cache.stats().warning
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_two_processes_that_start_at_once_share_a_folder(tmp_path):
     script = textwrap.dedent(
         """
@@ -326,7 +350,6 @@ def test_two_processes_that_start_at_once_share_a_folder(tmp_path):
         """
     )
     running = [subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stderr=subprocess.PIPE) for _ in "ab"]
-    for process in running:
-        _, errors = process.communicate(timeout=120)
-        assert process.returncode == 0, errors.decode()
+    errors = [process.communicate(timeout=120)[1].decode() for process in running]
+    assert [process.returncode for process in running] == [0, 0], errors
     assert list(tmp_path.glob("*" + SUFFIX))

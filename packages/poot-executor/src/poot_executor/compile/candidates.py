@@ -27,10 +27,15 @@ TRIED: Mapping[str, Mapping[str, tuple[int, ...]]] = {
 """Values of each tunable, by the first word of a region key; projections are contractions."""
 
 
+def kind_of(key: str) -> str:
+    """Which of `TRIED` a region key is: projections are contractions."""
+    kind = key.partition(" ")[0]
+    return "contraction" if kind == "projection" else kind
+
+
 def candidates(key: str, schedule: Mapping[str, Any], pick: Pick, caps: Caps) -> Iterator[Pick]:
     """Picks that differ from `pick` in one tunable and from the present `schedule` too; each is legal on its own."""
-    kind = key.partition(" ")[0]
-    tried = TRIED["contraction" if kind == "projection" else kind]
+    tried = TRIED[kind_of(key)]
     fragments = "warps" in schedule
     for name, values in tried.items():
         if name == "fragments" and not fragments:

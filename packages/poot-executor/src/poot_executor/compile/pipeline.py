@@ -78,8 +78,9 @@ class Compilation:
         self._optimize = _optimizer(self._caps, options)
         self._reuse: dict[Pick, Reuse] = {}
 
-    def program(self, schedules: Schedules) -> Program:
-        """The program under these schedules. Raises Unsupported and CompileLimit."""
+    def program(self, schedules: Schedules, *, keep: bool = False) -> Program:
+        """The program under these schedules; with `keep` its arena reuses nothing, so that any of its dispatches can
+        run again after the step. Raises Unsupported and CompileLimit."""
         graph, target, limits, layouts = self._graph, self._target, self._options.limits, self._layouts
         if target.caps.granularity is Granularity.GRAPH:
             return _program(graph, target, self._schema, _whole_graph(graph, target, layouts), self._passes, ())
@@ -91,7 +92,7 @@ class Compilation:
         scene = Scene(graph, regions.stored, layouts)
         units = [make_unit(graph, region, self._lowered(scene, region, picks)) for region in regions.regions]
         ordered = order_units(graph, units)
-        plan = Planner(graph, ordered, layouts, self._schema, self._caps, self._optimize).run()
+        plan = Planner(graph, ordered, layouts, self._schema, self._caps, self._optimize, keep).run()
         _limit("dispatches", limits.dispatches, len(plan.commands))
         _limit("arena_bytes", limits.arena_bytes, plan.arena_bytes)
         _limit("constant_bytes", limits.constant_bytes, len(plan.constants))

@@ -69,7 +69,8 @@ class Plan:
 
 @dataclass(slots=True)
 class Planner:
-    """Places values and writes commands. One use."""
+    """Places values and writes commands. One use. With `keep` nothing in the arena takes the place of anything else, so
+    that every intermediate is still there after the step."""
 
     graph: Graph
     ordered: Ordered
@@ -77,6 +78,7 @@ class Planner:
     schema: Schema
     caps: Caps
     optimize: Callable[[Kernel], Kernel]
+    keep: bool = False
     places: dict[Value, Place] = field(default_factory=dict)
     constants: bytearray = field(default_factory=bytearray)
     firsts: list[CopyCommand] = field(default_factory=list)
@@ -159,6 +161,8 @@ class Planner:
                 lives[first].append(end)
         values = [v for v in lives if v not in self.layouts]
         staged = sorted(self.ordered.staged, key=lambda v: v.id)
+        if self.keep:
+            lives = {v: [0, end] for v in lives}
         spans = [Span(v.type.nbytes, min(lives[v]), max(lives[v])) for v in values]
         spans += [Span(v.type.nbytes, 0, end) for v in staged]
         plan = plan_arena(spans, self.caps.offset_alignment)

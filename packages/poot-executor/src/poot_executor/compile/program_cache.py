@@ -79,7 +79,10 @@ class ProgramCache:
                 return program
         self._misses += 1
         program = make()
-        self._folder.write(key, encode_program(program))
+        try:
+            self._folder.write(key, encode_program(program))
+        except RecordError as error:
+            self._folder.warn(f"a program cannot be kept: {error}")
         return program
 
     def stats(self) -> ProgramCacheStats:

@@ -72,7 +72,7 @@ class Records:
 
         def encode(value: Any) -> list[Any]:
             if type(value) is not type_:
-                raise TypeError(f"{type(value).__name__} is no {type_.__name__}")
+                raise RecordError(f"{type(value).__name__} is no {type_.__name__}")
             return [encode(getattr(value, name)) for encode, name in zip(encoders, names, strict=True)]
 
         def decode(data: Any) -> Any:
@@ -153,11 +153,13 @@ def _value(value: Enum) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers, texts and lists of them. Tuples become lists."""
+    """Numbers, texts, and lists and objects of them. Tuples become lists."""
     if value is None or type(value) in (int, float, bool, str):
         return value
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
+    if isinstance(value, Mapping) and all(type(key) is str for key in value):
+        return {key: _plain(item) for key, item in value.items()}
     raise RecordError(f"a {type(value).__name__} is no plain value")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from poot_executor.compile.candidates import TRIED
 from poot_executor.compile.target import Granularity
 from poot_executor.discover import open_device
 from poot_executor.errors import RequestError
@@ -36,6 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rows", type=whole, default=1, metavar="N", help="sequences that decode together (default: 1)"
     )
     parser.add_argument("--depth", type=whole, metavar="N", help="positions that are filled (default: a quarter)")
+    parser.add_argument(
+        "--only", choices=tuple(TRIED), action="append", metavar="KIND",
+        help=f"schedules of one kind: {', '.join(TRIED)}; repeatable (default: all)",
+    )  # fmt: skip
     add_device(parser)
     add_shape(parser)
 
@@ -49,11 +54,10 @@ def run(arguments: argparse.Namespace) -> int:
     options = DriverOptions(capacity=arguments.capacity, **chosen)
     steps = StepSet.of(options, handle.config.context)
     depth = steps.capacity // 4 if arguments.depth is None else arguments.depth
-    shapes = [StepShape(n, t, steps.capacity, steps.capacity) for n, t in ((arguments.rows, 1), (1, steps.tokens[-1]))]
-    if depth + steps.tokens[-1] > steps.capacity:
-        raise RequestError(
-            f"--depth {depth}: a chunk of {steps.tokens[-1]} behind it passes the {steps.capacity} positions"
-        )
+    wanted = dict.fromkeys(((arguments.rows, 1), (1, steps.tokens[-1])))
+    shapes = [StepShape(rows, tokens, steps.capacity, steps.capacity) for rows, tokens in wanted]
+    if depth >= steps.capacity:
+        raise RequestError(f"--depth {depth}: a token behind it passes the {steps.capacity} positions")
     device, choice = open_device(arguments.device, settings.device)
     with device:
         if arguments.device == "auto":
@@ -62,16 +66,17 @@ def run(arguments: argparse.Namespace) -> int:
             raise RequestError(f"--device {choice.name}: it takes whole graphs and schedules them itself")
         of = TunedFor.of(device.target, choice.description)
         for shape in shapes:
-            write(f"{shape}, {depth} filled\n")
+            filled = min(depth, steps.capacity - shape.tokens)
+            write(f"{shape}, {filled} filled\n")
             graph = traced(handle, shape)
             with Tuner(
                 device,
                 graph,
                 lambda key: handle.store.tensor(handle.weight_map[key]),
-                inputs(graph, handle.config.vocabulary, depth),
+                inputs(graph, handle.config.vocabulary, filled),
                 options.compile_options,
             ) as tuner:
-                found = tuner.tune(lambda measured: write(line(measured)))
+                found = tuner.tune(lambda measured: write(line(measured)), arguments.only or TRIED)
             # An empty pick takes an older one away.
             picks = {m.key: Pick(dict(m.pick), m.seconds, m.heuristic) if m.pick else None for m in found}
             note(f"kept in {save_picks(settings.tuned, of, picks)}")
