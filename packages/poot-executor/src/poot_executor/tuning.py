@@ -40,6 +40,8 @@ MARGIN = 0.97
 """A candidate is taken where it needs at most this share of the best one's time: less is noise."""
 TURNS, SECONDS = 7, 0.05
 """Each is measured so many times, and for so long at least, up to ten times as often."""
+TURNS_LEAST, FAR = 3, 1.1
+"""So many times are enough where even the candidate's shortest is so much longer than the best one's longest."""
 TOLERANCE: Mapping[DType, float] = {BF16: 2.0**-5, F16: 2.0**-8}
 """What two orders of summation may differ by over a whole step, beside a value's largest magnitude; 2⁻⁹ for f32."""
 
@@ -204,7 +206,7 @@ class Tuner:
             return None
         times: tuple[list[float], list[float]] = ([], [])
         with self._recorded(*best, key) as one, self._recorded(*made, key) as other:
-            while len(times[0]) < TURNS or (sum(map(sum, times)) < 2 * SECONDS and len(times[0]) < 10 * TURNS):
+            while not _decided(*times):
                 for recording, mine in zip((one, other), times, strict=True):
                     mine.append(self._seconds(recording))
         return _seconds(*times)
@@ -319,6 +321,14 @@ class _Bound:
         """Give the buffers back; idempotent."""
         while self.buffers:
             self.device.free(self.buffers.pop())
+
+
+def _decided(best: list[float], made: list[float]) -> bool:
+    """Whether both were measured often enough: less often where the candidate is far behind."""
+    turns = len(best)
+    if turns >= TURNS_LEAST and min(made) > FAR * max(best):
+        return True
+    return turns >= TURNS and (sum(best) + sum(made) >= 2 * SECONDS or turns >= 10 * TURNS)
 
 
 def _seconds(best: list[float], made: list[float]) -> tuple[float, float]:

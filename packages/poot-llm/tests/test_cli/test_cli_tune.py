@@ -20,7 +20,7 @@ def test_what_was_measured_is_kept_and_used(poot, model, tmp_path, monkeypatch):
     assert explained.status == 0
     # The interpreter's time decides, so either may have won.
     assert ("measured: a norm of its own is faster" in " ".join(explained.out.split())) == bool(kept)
-    answer = ("generate", model, "one two", "--max-tokens", "2", *given)
+    answer = ("generate", model, "one", "--max-tokens", "1", *given)
     tuned = poot(*answer)
     path.unlink()
     plain = poot(*answer)
