@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 
+from poot_executor.kernel.fragments import FragmentShape
+
 
 class Granularity(Enum):
     """KERNEL: the device runs kernels that poot plans. GRAPH: it takes whole graphs and plans them itself."""
@@ -46,6 +48,8 @@ class Caps:
     zero. `errors` are ULP bounds of kernel operations; `operations` is the op set of a whole-graph device (empty: all).
     `group_threads` is the group size that schedules start from, `parallel_groups` how many groups keep the
     device busy, and `split_tiles` the fewest tiles of positions for which it pays that another group takes them.
+    `few_programs` says that a program takes seconds to be made ready, and memory of its own for weights.
+    `fragments` are the products of opaque matrix fragments that a target with the feature "fragments" has.
     `pick` is the compiler's own: tunables that were measured for the region that is being scheduled.
     """
 
@@ -67,7 +71,9 @@ class Caps:
     traps: bool = False
     contracts: bool = False
     flushes_denormals: bool = False
+    few_programs: bool = False
     errors: Mapping[str, float] = field(default_factory=lambda: EXACT_ERRORS, hash=False)
+    fragments: tuple[FragmentShape, ...] = ()
     pick: Pick = ()
 
     def picked(self, name: str) -> int | None:

@@ -61,7 +61,7 @@ class Driver:
         self.plan: KvPlan = fit(handle, self.options, paged, executor.stats().memory, min(limits, default=None))
         """What there is room for, and what was given up for it."""
         sized = replace(self.options, rows=self.plan.rows)
-        self.steps = StepSet.of(sized, handle.config.context, self.plan.blocks, self.plan.capacity)
+        self.steps = StepSet.of(sized, handle.config.context, self.plan.blocks, self.plan.capacity, caps.few_programs)
         self.kv: KvLayout = self._layout(self.plan)
         self._executor = executor
         self._executable = executor.load_weights(handle.store, handle.weight_map)

@@ -29,10 +29,15 @@ class StepSet:
 
     @classmethod
     def of(
-        cls, options: DriverOptions, context: int, blocks: int | None = None, capacity: int | None = None
+        cls,
+        options: DriverOptions,
+        context: int,
+        blocks: int | None = None,
+        capacity: int | None = None,
+        few: bool = False,
     ) -> StepSet:
-        """`capacity` takes the place of the options'. Raises SettingsError for one above the model's context, with both
-        numbers.
+        """`capacity` takes the place of the options'. `few`: steps of 1 token and of a whole chunk alone, as programs
+        are dear. Raises SettingsError for a capacity above the model's context, with both numbers.
         """
         if capacity is None:
             capacity = wanted_capacity(options, context)
@@ -42,6 +47,8 @@ class StepSet:
         if blocks is not None:
             spans = {-(-span // BLOCK) * BLOCK for span in spans}
         tokens = tuple(_powers(min(options.chunk, *spans)))
+        if few:
+            tokens = tuple(dict.fromkeys((tokens[0], tokens[-1])))
         rows = tuple(sorted({*_powers(options.rows), options.rows}))
         wide = rows if blocks is None else tuple(n for n in rows if n <= options.prefill_rows)
         window = options.window

@@ -19,4 +19,4 @@ ERRORS = MappingProxyType(
 
 def caps_of(mode: Mode) -> Caps:
     """Whole graphs."""
-    return Caps(granularity=Granularity.GRAPH, operations=OPERATIONS, errors=ERRORS, contracts=True)
+    return Caps(granularity=Granularity.GRAPH, operations=OPERATIONS, errors=ERRORS, contracts=True, few_programs=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -13,17 +12,16 @@ from numpy.typing import NDArray
 from poot_executor.compile.program import Program, WeightUse
 from poot_executor.compile.target import Target
 from poot_executor.device import Bindings, Buffer, BufferKind, Device, MemoryInfo, Recording
-from poot_executor.errors import DeviceError, DeviceLost, DeviceTimeout, OutOfMemory, Poisoned
+from poot_executor.errors import DeviceError, DeviceLost, DeviceTimeout, OutOfMemory, Poisoned, Unsupported
 from poot_executor.settings import DeviceSettings
-from poot_executor.weights import StoredTensor
+from poot_executor.weights import StoredTensor, WeightKey
 from poot_npu.vpu.caps import caps_of
+from poot_npu.vpu.compiler import Compiled, Compiler
 from poot_npu.vpu.memory import Memory, available, memory_of, zeros
-from poot_npu.vpu.model import Lowered, lower_program
+from poot_npu.vpu.model import Lowered
 from poot_npu.vpu.modes import Mode
-from poot_npu.vpu.prepared import Prepared
 from poot_npu.vpu.recording import VpuRecording, bind
-from poot_npu.vpu.weight_uses import Dense
-from poot_npu.vpu.weights import Planes, plane_bytes, planes, take_apart
+from poot_npu.vpu.weights import Stored
 from poot_npu.vpu.window import drop, flush
 
 
@@ -43,7 +41,7 @@ class Models:
     program: Program
     weights: tuple[Buffer, ...]
     lowered: Lowered
-    compiled: tuple[Any, ...]
+    made: Compiled
     users: set[VpuRecording] = field(default_factory=set)
 
 
@@ -57,10 +55,9 @@ class VpuDevice(Device):
         self._target = Target(f"vpu-{mode.selector}", caps_of(mode))
         self._used = dict.fromkeys(BufferKind, 0)
         self._live: set[Buffer] = set()
-        self._prepared = Prepared()
+        self._compiler = Compiler(core, mode, None if settings.cache is None else settings.cache / "vpu")
         self._models: list[Models] = []
         self._flights: deque[Flight] = deque()
-        self._seconds: float | None = None
         self._unusable = ""
 
     @property
@@ -79,22 +76,16 @@ class VpuDevice(Device):
         if buffer in self._live:
             self._live.remove(buffer)
             self._used[buffer.kind] -= buffer.nbytes
-            planes_ = memory_of(buffer).planes
-            if isinstance(planes_, Planes):
-                self._prepared.forget(planes_)
+            weight = memory_of(buffer).weight
+            if isinstance(weight, Stored):
+                self._compiler.forget(weight)
             buffer.handle = None
 
     def upload(self, use: WeightUse, stored: StoredTensor) -> Buffer:
-        """A packed weight as planes, a dense one as it is."""
+        """The stored bytes stay where they are, mapped: models are made of them, and read rows of them as they lie."""
         self._require()
-        if not use.layout.format.is_packed:
-            buffer = self.allocate(BufferKind.WEIGHT, stored.data.nbytes)
-            memory_of(buffer).data[:] = stored.data.reshape(-1)
-            return buffer
-        memory = zeros(BufferKind.WEIGHT, plane_bytes(use.layout))
-        parts = planes(use.layout, memory)
-        take_apart(np.asarray(stored.data), parts)
-        return self._adopted(BufferKind.WEIGHT, memory.nbytes, Memory(memory, parts))
+        weight = Stored(use.layout, np.asarray(stored.data))
+        return self._adopted(BufferKind.WEIGHT, weight.nbytes, Memory(np.empty(0, np.uint8), weight))
 
     def lower(self, program: Program, bindings: Bindings) -> VpuRecording:
         """Compile the program's models, where another recording of it has not, and bind them."""
@@ -103,7 +94,7 @@ class VpuDevice(Device):
         models = next((m for m in self._models if m.program is program and m.weights == weights), None)
         if models is None:
             models = self._compiled(program, bindings, weights)
-        recording = bind(models.lowered, models.compiled, program, bindings)
+        recording = bind(models.lowered, models.made.faces, models.made.models, program, bindings)
         if models not in self._models:
             self._models.append(models)
         models.users.add(recording)
@@ -157,7 +148,7 @@ class VpuDevice(Device):
 
     def device_time(self) -> float | None:
         """Not known: the runtime counts nodes, and only where it is told to."""
-        return self._seconds
+        return None
 
     def release(self, recording: Recording) -> None:
         """Forget its requests; the models go with the last recording of their program."""
@@ -185,20 +176,25 @@ class VpuDevice(Device):
         return buffer
 
     def _compiled(self, program: Program, bindings: Bindings, held: tuple[Buffer, ...]) -> Models:
-        weights: dict[Any, Planes | Dense] = {}
+        weights: dict[WeightKey, Stored] = {}
         for key, buffer in bindings.weights.items():
-            memory = memory_of(buffer)
-            weights[key] = memory.planes if isinstance(memory.planes, Planes) else Dense(memory.data)
-        lowered = lower_program(program, weights, self.mode, self._prepared)
+            weight = memory_of(buffer).weight
+            assert isinstance(weight, Stored), "a weight that this device uploaded"
+            weights[key] = weight
+        # A model holds its weights once more, in the plug-in's order, and its constants while it is compiled.
+        need, free = 2 * sum(weight.nbytes for weight in weights.values()), available()
+        if free is not None and need > free:
+            raise OutOfMemory(need, free, None, "a compiled model")
         try:
-            compiled = tuple(None if m is None else self._compile(m.model) for m in lowered.models)
+            lowered, made = self._compiler.compiled(program, weights)
         except MemoryError:
-            need = sum(buffer.nbytes for buffer in bindings.weights.values())
             raise OutOfMemory(need, available(), None, "a compiled model") from None
-        return Models(program, held, lowered, compiled)
-
-    def _compile(self, model: Any) -> Any:
-        return self._core.compile_model(model, self.mode.device, dict(self.mode.properties()))
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())
+            if "alloc" in reason:
+                raise OutOfMemory(need, available(), None, "a compiled model") from error
+            raise Unsupported(f"program {program.graph.name}", f"OpenVINO does not compile it: {reason}") from error
+        return Models(program, held, lowered, made)
 
     def _finish_all(self) -> None:
         for flight in self._flights:
@@ -213,7 +209,6 @@ class VpuDevice(Device):
         if flight.done:
             return
         flight.done = True
-        start = monotonic()
         try:
             flight.recording.complete(self._settings.timeout)
         except DeviceError as error:
@@ -222,8 +217,6 @@ class VpuDevice(Device):
                 self._unusable = str(error)
         except RuntimeError as error:
             flight.fault = self._lost(error)
-        self._seconds = None
-        del start
 
     def _lost(self, error: Exception) -> DeviceLost:
         self._unusable = f"OpenVINO failed: {' '.join(str(error).split())}"

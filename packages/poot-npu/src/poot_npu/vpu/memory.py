@@ -17,14 +17,14 @@ ALIGNMENT = 64
 
 @dataclass(slots=True, eq=False)
 class Memory:
-    """A buffer's bytes. `planes` says that it is a packed weight, and how it lies (`weights.Planes`).
+    """A buffer's bytes. An uploaded weight has none: it is a `weight` (`weights.Stored`), which models are made of.
 
     A state may have a `window` (`window.Window`), which is the truth about its positions; `finite` is False where a
     position is known to hold what is not.
     """
 
     data: Bytes
-    planes: object = None
+    weight: object = None
     window: object = None
     finite: bool = True
 

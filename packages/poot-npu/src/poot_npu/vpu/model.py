@@ -9,6 +9,7 @@ import numpy as np
 import openvino
 from openvino import opset15 as op
 
+from poot_executor.compile.classify import weight_of
 from poot_executor.compile.program import Program
 from poot_executor.dtype import DType
 from poot_executor.errors import Unsupported
@@ -19,29 +20,14 @@ from poot_npu.vpu.attend import WindowNodes, attention_rewrite
 from poot_npu.vpu.attention import Attention, find_attentions
 from poot_npu.vpu.fusions import fused
 from poot_npu.vpu.lowering import Lowering
-from poot_npu.vpu.modes import Mode
 from poot_npu.vpu.nodes import WORD_TYPES, Node, constant, integer, loaded, stored
 from poot_npu.vpu.packed import shared
 from poot_npu.vpu.plan import Plan, Stage, make_plan
 from poot_npu.vpu.prepared import Prepared
 from poot_npu.vpu.rewrite import Rewrite, Rewrites, float_flags
 from poot_npu.vpu.table import ROWS
-from poot_npu.vpu.weight_uses import Dense, Table, WeightNodes, Weights, weight_rewrites
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StageModel:
-    """A model of one stage. Parameters in order are `reads`, `tables`, `windows` and, where there are windows, their
-    columns; results are `writes` and, where there are `faults` (names of operations), one i32 vector of theirs. `keep`
-    are arrays that its constants share."""
-
-    model: openvino.Model
-    reads: tuple[Value, ...]
-    tables: tuple[Table, ...]
-    windows: tuple[WindowUse, ...]
-    writes: tuple[Value, ...]
-    faults: tuple[str, ...]
-    keep: tuple[Any, ...]
+from poot_npu.vpu.weight_uses import WeightNodes, Weights, weight_rewrites
+from poot_npu.vpu.weights import Stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,28 +40,93 @@ class WindowUse:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Interface:
+    """What a model takes and gives. Parameters in order are `reads`, `tables`, `windows` and, where there are windows,
+    their columns; results are `writes` and, where there are `faults` (names of operations), one i32 vector of them."""
+
+    reads: tuple[Value, ...]
+    tables: tuple[WeightKey, ...]
+    windows: tuple[WindowUse, ...]
+    writes: tuple[Value, ...]
+    faults: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageModel:
+    """A model of one stage, as it is built. `keep` are arrays that its constants share."""
+
+    model: openvino.Model
+    interface: Interface
+    keep: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Lowered:
-    """A program as models, with the plan that says what is between and behind them."""
+    """What is known of a program before any model is built: the plan, and what is computed in another way."""
 
     graph: Graph
     plan: Plan
-    models: tuple[StageModel | None, ...]
     attentions: tuple[Attention, ...]
+    rewrites: Rewrites
+    weights: Weights
+    made: WeightNodes
+    swept: WindowNodes
 
+    def build(self) -> tuple[StageModel | None, ...]:
+        """The models, each of one stage; None for a stage that has nothing to compute and hands nothing on.
 
-def lower_program(program: Program, weights: Weights, mode: Mode, prepared: Prepared) -> Lowered:
-    """Raises Unsupported naming the operation."""
-    graph = program.graph
-    made, swept = WeightNodes(not mode.exact, prepared), WindowNodes(mode.dynamic)
-    rewrites = {**fused(graph), **float_flags(graph), **weight_rewrites(graph, weights, made)}
-    attentions = [a for a in find_attentions(graph) if a.output not in rewrites]
-    plan, attentions = _settled(graph, rewrites, attentions, swept)
-    models = []
-    for number, stage in enumerate(plan.stages):
+        Raises Unsupported naming the operation.
+        """
+        return tuple(self._stage_model(number, stage) for number, stage in enumerate(self.plan.stages))
+
+    def _stage_model(self, number: int, stage: Stage) -> StageModel | None:
+        graph, made, swept = self.graph, self.made, self.swept
         made.tables.clear()
         made.keep.clear()
-        models.append(_stage_model(graph, plan, number, stage, rewrites, weights, made, swept))
-    return Lowered(graph, plan, tuple(models), tuple(attentions))
+        low = Lowering(graph)
+        parameters: dict[Value, Node] = {}
+        mine = set(stage.values)
+        writes = [v for v in self.plan.crossing if v in mine]
+        for value in stage.values:
+            equation = graph.equation(value)
+            assert equation is not None
+            rewrite = self.rewrites.get(value)
+            for operand in equation.inputs if rewrite is None else rewrite.inputs:
+                if operand not in low.nodes:
+                    low.nodes[operand] = _source(graph, operand, self.weights, parameters, made)
+            low.nodes[value] = ROWS[equation.op](low, equation) if rewrite is None else rewrite.build(low)
+        results = [op.result(_handed_on(low.nodes[value], value)) for value in writes]
+        if low.faults:
+            results.append(op.result(op.concat([node for _, node in low.faults], 0)))
+        if not results:
+            return None
+        inputs = [*parameters.values(), *made.tables.values()]
+        windows: tuple[WindowUse, ...] = ()
+        if number == 0 and swept.windows:
+            inputs += [*swept.windows.values(), swept.columns]
+            shapes = {key: node.get_partial_shape() for key, node in swept.windows.items()}
+            windows = tuple(WindowUse(k, s[0].get_length(), s[2].get_length()) for k, s in shapes.items())
+        model = openvino.Model(results, inputs, f"{graph.name}_{number}")
+        names = tuple(name for name, _ in low.faults)
+        face = Interface(tuple(parameters), tuple(made.tables), windows, tuple(writes), names)
+        return StageModel(model, face, tuple(made.keep))
+
+
+def lower_program(program: Program, weights: Weights, apart: bool, dynamic: bool, prepared: Prepared) -> Lowered:
+    """Recognize and plan. Raises Unsupported naming the operation."""
+    graph = program.graph
+    made, swept = WeightNodes(apart, prepared), WindowNodes(dynamic)
+    rewrites = {**fused(graph), **float_flags(graph), **weight_rewrites(graph, weights, made)}
+    found = [a for a in find_attentions(graph) if a.output not in rewrites]
+    plan, attentions = _settled(graph, rewrites, found, swept)
+    return Lowered(graph, plan, tuple(attentions), rewrites, weights, made, swept)
+
+
+def contracted_rows(program: Program) -> int:
+    """The most rows that a program multiplies by a weight at once."""
+    graph = program.graph
+    products = (e for e in graph.equations if e.op == "matmul" and weight_of(graph, e) is not None)
+    return max((equation.inputs[0].shape[0] for equation in products), default=1)
 
 
 def _settled(
@@ -108,52 +159,6 @@ def _is_read(graph: Graph, plan: Plan, rewrites: Rewrites, key: StateKey) -> boo
     return False
 
 
-def _stage_model(
-    graph: Graph,
-    plan: Plan,
-    number: int,
-    stage: Stage,
-    rewrites: Rewrites,
-    weights: Weights,
-    made: WeightNodes,
-    swept: WindowNodes,
-) -> StageModel | None:
-    """None for a stage that has nothing to compute and hands nothing on."""
-    low = Lowering(graph)
-    parameters: dict[Value, Node] = {}
-    mine = set(stage.values)
-    writes = [v for v in plan.crossing if v in mine]
-
-    def require(value: Value) -> None:
-        if value not in low.nodes:
-            low.nodes[value] = _source(graph, value, weights, parameters, made)
-
-    for value in stage.values:
-        equation = graph.equation(value)
-        assert equation is not None
-        rewrite = rewrites.get(value)
-        for operand in equation.inputs if rewrite is None else rewrite.inputs:
-            require(operand)
-        low.nodes[value] = ROWS[equation.op](low, equation) if rewrite is None else rewrite.build(low)
-    results = [op.result(_handed_on(low.nodes[value], value)) for value in writes]
-    if low.faults:
-        results.append(op.result(op.concat([node for _, node in low.faults], 0)))
-    if not results:
-        return None
-    inputs = [*parameters.values(), *(node for node, _ in made.tables)]
-    windows: tuple[WindowUse, ...] = ()
-    if number == 0 and swept.windows:
-        inputs += [*swept.windows.values(), swept.columns]
-        windows = tuple(
-            WindowUse(key, node.get_partial_shape()[0].get_length(), node.get_partial_shape()[2].get_length())
-            for key, node in swept.windows.items()
-        )
-    model = openvino.Model(results, inputs, f"{graph.name}_{number}")
-    tables = tuple(table for _, table in made.tables)
-    names = tuple(name for name, _ in low.faults)
-    return StageModel(model, tuple(parameters), tables, windows, tuple(writes), names, tuple(made.keep))
-
-
 def _handed_on(node: Node, value: Value) -> Node:
     """A result as memory holds it. A parameter that is a result as it stands is moved, or nothing would be written."""
     if value.dtype in (DType.I32, DType.U32):
@@ -174,17 +179,11 @@ def _source(graph: Graph, value: Value, weights: Weights, parameters: dict[Value
     return loaded(node, value.dtype)
 
 
-def _dense(entry: Input, weight: Any, made: WeightNodes) -> Node:
+def _dense(entry: Input, weight: Stored, made: WeightNodes) -> Node:
     type = entry.value.type
-    if not isinstance(weight, Dense):
+    if weight.format.is_packed:
         raise Unsupported(f"weight {entry.key}", "vpu uses packed weights in contractions and as rows by index alone")
-    made.keep.append(weight.memory)
-    return loaded(
-        op.constant(shared(_typed(weight.memory, entry.value), type.shape, WORD_TYPES[type.dtype])), type.dtype
-    )
-
-
-def _typed(memory: Any, value: Value) -> Any:
-    """Bytes as an array of the elements' size."""
     sizes = {1: np.uint8, 2: np.uint16, 4: np.uint32}
-    return memory[: value.type.nbytes].view(sizes[value.dtype.size])
+    array = weight.data.reshape(-1).view(sizes[type.dtype.size])
+    made.keep.append(array)
+    return loaded(op.constant(shared(array, type.shape, WORD_TYPES[type.dtype])), type.dtype)

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 FAST = "-fast"
+FEW_ROWS = 8
+"""Rows of a contraction up to which memory limits it, and not arithmetic."""
 ORDER = ("NPU", "GPU", "CPU")
 """The plug-ins that are offered, preferred first."""
 
@@ -37,28 +39,34 @@ class Mode:
         """How it computes, in words."""
         if self.exact:
             return "exact: float32 activations"
-        return "float16" if self.plugin == "NPU" else "fast: bf16, f16 or 8-bit activations, as the plug-in chooses"
+        return "float16" if self.plugin == "NPU" else "fast: activations in 8 or 16 bits"
 
     @property
     def dynamic(self) -> bool:
         """Whether attention may sweep another number of positions from step to step. An NPU takes static shapes."""
         return self.plugin == "CPU"
 
-    def properties(self) -> Mapping[str, str | int]:
-        """Properties that a model is compiled with.
+    def apart(self, rows: int) -> bool:
+        """Whether minima of weights are added to contractions of `rows` rows, d · (q · x) + m · Σx, and are no zero
+        points in float32: where the plug-in quantizes x, which it does for weights without zero points alone."""
+        return not self.exact and self.plugin == "CPU" and rows <= FEW_ROWS
+
+    def properties(self, rows: int) -> Mapping[str, str | int]:
+        """Properties that a model which multiplies `rows` rows by weights is compiled with.
 
         PERFORMANCE_HINT says that one step after another is asked for. In the exact mode three settings work together:
-        the type of inference, no quantization of activations, and no rewriting of the graph for speed.
+        the type of inference, no quantization of activations, and no rewriting of the graph for speed. In the fast mode
+        of a CPU few rows are quantized to 8 bits for contractions with weights, and the rest stays float32; for many
+        rows the plug-in chooses.
         """
-        latency: dict[str, str | int] = {"PERFORMANCE_HINT": "LATENCY"}
-        if not self.exact:
-            return latency
-        precise: dict[str, str | int] = {
-            "INFERENCE_PRECISION_HINT": "f32",
-            "EXECUTION_MODE_HINT": "ACCURACY",
-            "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
-        }
-        return latency | precise
+        chosen: dict[str, str | int] = {"PERFORMANCE_HINT": "LATENCY"}
+        if self.exact:
+            chosen |= {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}
+            if self.plugin == "CPU":
+                chosen["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0
+        elif self.plugin == "CPU" and rows <= FEW_ROWS:
+            chosen |= {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 32}
+        return chosen
 
 
 def modes(available: Sequence[str]) -> list[Mode]:

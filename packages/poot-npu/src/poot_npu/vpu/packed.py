@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import openvino
 from openvino import opset15 as op
 
 from poot_npu.vpu.nodes import Node, integer, longs, reshaped
 from poot_npu.vpu.prepared import Contraction
-from poot_npu.vpu.weights import Planes
+from poot_npu.vpu.weights import Stored
 
 
 def quant_type(bits: int, signed: bool) -> openvino.Type:
@@ -51,28 +52,43 @@ def _held(array: Any) -> Node:
     return op.constant(openvino.Tensor(array, shared_memory=True))
 
 
-def gathered(tables: list[Node], index: Node, planes: Planes, shape: tuple[int, ...]) -> Node:
+def gathered(table: Node, index: Node, weight: Stored, shape: tuple[int, ...]) -> Node:
     """Decoded rows of a weight by index, f32[shape]: each is the one rounding of scale · quant + minimum.
 
-    `tables` are parameters over the planes: quants as bytes [rows, bytes a row], then f32[rows, blocks]
-    scales and minima.
+    `table` is a parameter over the stored bytes, u8[rows, bytes a row]: no other form of them is made.
     """
-    rows = [op.gather(table, index, longs(0)) for table in tables]
-    blocks = planes.columns // planes.format.columns
     lead = list(shape[:-1])
-    raw = rows[0]
-    if planes.bits == 8:
-        whole = op.convert(raw, openvino.Type.f32)
-        whole = reshaped(whole, [*lead, blocks, 32])
-    else:
-        byte = reshaped(op.convert(raw, openvino.Type.i32), [*lead, blocks, 16, 1])
-        low, high = op.bitwise_and(byte, integer(15)), op.bitwise_right_shift(byte, integer(4))
-        whole = reshaped(op.concat([low, high], len(lead) + 2), [*lead, blocks, 32])
-        if planes.signed:
-            whole = op.subtract(op.bitwise_xor(whole, integer(8)), integer(8))
-        whole = op.convert(whole, openvino.Type.f32)
-    scale, *minimum = (reshaped(r, [*lead, blocks, 1]) for r in rows[1:])
-    decoded = op.multiply(whole, scale)
-    for least in minimum:
-        decoded = op.add(decoded, least)
-    return reshaped(decoded, shape)
+    raw = op.convert(op.gather(table, index, longs(0)), openvino.Type.i32)
+    raw = reshaped(raw, [*lead, weight.blocks, weight.format.nbytes])
+    axis = len(lead) + 1
+    fields = {
+        f.name: op.slice(raw, longs([f.offset]), longs([f.offset + f.nbytes]), longs([1]), longs([axis]))
+        for f in weight.format.fields
+    }
+    decoded = op.multiply(op.convert(_quants(fields, weight, axis), openvino.Type.f32), _halves(fields["scale"], axis))
+    return reshaped(op.add(decoded, _halves(fields["minimum"], axis)) if weight.has_minimum else decoded, shape)
+
+
+def _quants(fields: dict[str, Node], weight: Stored, axis: int) -> Node:
+    """i32[..., 32] of bytes [..., 16 or 32]: in a 4-bit block byte i holds column i, and column i + 16 above it."""
+    raw = fields["quants"]
+    if weight.format.name == "q8_0":
+        return op.subtract(op.bitwise_xor(raw, integer(128)), integer(128))
+    whole = op.concat([op.bitwise_and(raw, integer(15)), op.bitwise_right_shift(raw, integer(4))], axis)
+    if "high" in fields:
+        # Bit i of four bytes is column i's fifth.
+        places = op.constant(np.repeat(np.arange(4), 8).astype(np.int32))
+        bits = op.constant(np.tile(np.arange(8), 4).astype(np.int32))
+        fifth = op.bitwise_and(op.bitwise_right_shift(op.gather(fields["high"], places, longs(axis)), bits), integer(1))
+        whole = op.bitwise_or(whole, op.bitwise_left_shift(fifth, integer(4)))
+    if not weight.signed:
+        return whole
+    return op.subtract(whole, integer(16 if "high" in fields else 8))
+
+
+def _halves(raw: Node, axis: int) -> Node:
+    """f32[..., 1] of f16 as two bytes: one of all 65,536."""
+    low, high = (op.slice(raw, longs([n]), longs([n + 1]), longs([1]), longs([axis])) for n in (0, 1))
+    code = op.bitwise_or(low, op.bitwise_left_shift(high, integer(8)))
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+    return op.gather(op.constant(every), code, longs(0))

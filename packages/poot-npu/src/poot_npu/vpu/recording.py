@@ -21,10 +21,11 @@ from poot_executor.graph.ops import OPS
 from poot_executor.weights import WeightKey
 from poot_npu.vpu.lowering import NO_FAULT
 from poot_npu.vpu.memory import Memory, bytes_of, memory_of
-from poot_npu.vpu.model import Lowered, StageModel
+from poot_npu.vpu.model import Interface, Lowered
 from poot_npu.vpu.nodes import WORD_TYPES
 from poot_npu.vpu.packed import shared
 from poot_npu.vpu.plan import RowUpdate, WholeUpdate
+from poot_npu.vpu.weights import Stored
 from poot_npu.vpu.window import drop, fitted, put, sweep_of
 
 Bytes = NDArray[np.uint8]
@@ -79,26 +80,25 @@ class VpuRecording:
             work()
 
 
-def bind(lowered: Lowered, compiled: Sequence[Any], program: Program, bindings: Bindings) -> VpuRecording:
+def bind(
+    lowered: Lowered, faces: Sequence[Interface | None], compiled: Sequence[Any], program: Program, bindings: Bindings
+) -> VpuRecording:
     """Requests of the compiled models over this memory."""
     homes = _Homes(lowered.graph, program, bindings)
     homes.together([a.values.rows for a in lowered.attentions])
     stages = []
-    for model, made, stage in zip(lowered.models, compiled, lowered.plan.stages, strict=True):
+    for face, made, stage in zip(faces, compiled, lowered.plan.stages, strict=True):
         request, faults, names = None, np.empty(0, np.int32), ()
         keep: list[Any] = []
-        if model is not None:
-            request, faults, names = (
-                made.create_infer_request(),
-                np.full(len(model.faults), NO_FAULT, np.int32),
-                model.faults,
-            )
-            keep = _bound(request, model, homes, faults)
+        if face is not None:
+            request, names = made.create_infer_request(), face.faults
+            faults = np.full(len(names), NO_FAULT, np.int32)
+            keep = _bound(request, face, homes, faults)
         host = tuple(_host_step(lowered.graph, equation, homes) for equation in stage.host)
         stages.append(BoundStage(request, faults, names, host, tuple(keep)))
     finish = [*homes.outputs(), *_row_updates(lowered, homes), *homes.replaced(lowered)]
     prepare = [_dropped(lowered, bindings)]
-    first = lowered.models[0]
+    first = faces[0]
     if first is not None and first.windows:
         windows = BoundWindows(first, stages[0].request, homes, lowered, bindings)
         prepare.append(windows.fit)
@@ -110,7 +110,7 @@ def bind(lowered: Lowered, compiled: Sequence[Any], program: Program, bindings: 
 class BoundWindows:
     """The windows of a recording's first model: made to fit before each step, and bound where they changed."""
 
-    def __init__(self, model: StageModel, request: Any, homes: _Homes, lowered: Lowered, bindings: Bindings) -> None:
+    def __init__(self, model: Interface, request: Any, homes: _Homes, lowered: Lowered, bindings: Bindings) -> None:
         self._request = request
         self._uses = model.windows
         self._memories = [memory_of(bindings.states[use.key]) for use in model.windows]
@@ -158,13 +158,13 @@ def _dropped(lowered: Lowered, bindings: Bindings) -> Callable[[], None]:
     return work
 
 
-def _bound(request: Any, model: StageModel, homes: _Homes, faults: NDArray[np.int32]) -> list[Any]:
-    keep: list[Any] = [model.keep]
+def _bound(request: Any, model: Interface, homes: _Homes, faults: NDArray[np.int32]) -> list[Any]:
+    keep: list[Any] = []
     for place, value in enumerate(model.reads):
         keep.append(homes.tensor(value))
         request.set_input_tensor(place, keep[-1])
-    for place, table in enumerate(model.tables, len(model.reads)):
-        keep.append(shared(table.array, table.shape, table.type))
+    for place, key in enumerate(model.tables, len(model.reads)):
+        keep.append(homes.table(key))
         request.set_input_tensor(place, keep[-1])
     for place, value in enumerate(model.writes):
         keep.append(homes.tensor(value))
@@ -202,6 +202,16 @@ class _Homes:
         """A tensor over it."""
         memory = self.bytes(value).view(_ELEMENTS[value.dtype.size])
         return shared(memory, value.shape, WORD_TYPES[value.dtype])
+
+    def table(self, key: WeightKey) -> Any:
+        """A tensor over a weight's stored bytes, u8[rows, bytes a row]."""
+        weight = self._weight(key)
+        return shared(weight.data.reshape(-1), (weight.rows, weight.blocks * weight.format.nbytes), openvino.Type.u8)
+
+    def _weight(self, key: WeightKey) -> Stored:
+        weight = memory_of(self._bindings.weights[key]).weight
+        assert isinstance(weight, Stored)
+        return weight
 
     def state(self, key: StateKey, nbytes: int) -> Bytes:
         """A state's first bytes: a smaller entry sees the first rows of a longer buffer."""
@@ -254,7 +264,7 @@ class _Homes:
             if isinstance(found.key, StateKey):
                 return self.state(found.key, value.type.nbytes)
             if isinstance(found.key, WeightKey):
-                return memory_of(self._bindings.weights[found.key]).data[: value.type.nbytes]
+                return self._weight(found.key).data.reshape(-1)
             if found.data is not None:
                 return np.frombuffer(to_bytes(found.data, value.dtype), np.uint8)
         return np.zeros(max(value.type.nbytes, 4), np.uint8)[: value.type.nbytes]

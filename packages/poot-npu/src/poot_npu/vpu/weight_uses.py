@@ -16,129 +16,97 @@ from poot_executor.errors import Unsupported
 from poot_executor.graph.graph import Equation, Graph, Value
 from poot_executor.weights import WeightKey
 from poot_npu.vpu.lowering import Lowering
-from poot_npu.vpu.nodes import Node, longs
+from poot_npu.vpu.nodes import Node, integer, longs
 from poot_npu.vpu.packed import contracted, gathered
 from poot_npu.vpu.prepared import Prepared
 from poot_npu.vpu.rewrite import Rewrite
-from poot_npu.vpu.weights import Planes
+from poot_npu.vpu.weights import Stored
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Dense:
-    """A dense weight: its bytes, as stored."""
-
-    memory: Any
-
-
-Weights = Mapping[WeightKey, Planes | Dense]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Table:
-    """Bytes of a weight that a model reads as a parameter: rows by index need no copy of the whole."""
-
-    array: Any
-    type: openvino.Type
-    shape: tuple[int, ...]
+Weights = Mapping[WeightKey, Stored]
 
 
 @dataclass(slots=True, eq=False)
 class WeightNodes:
-    """Weights of one model under construction: `keep` are arrays that constants share, `tables` the parameters."""
+    """Weights of one model under construction. `apart`: minima are contractions of their own. `keep` are arrays that
+    constants share, `tables` the parameters u8[rows, bytes a row] over weights as they are stored."""
 
-    fast: bool
+    apart: bool
     prepared: Prepared
     keep: list[Any] = field(default_factory=list)
-    tables: list[tuple[Node, Table]] = field(default_factory=list)
+    tables: dict[WeightKey, Node] = field(default_factory=dict)
 
-    def table(self, array: Any, type: openvino.Type, shape: tuple[int, ...]) -> Node:
-        """A parameter over an array's memory, the same for the same memory."""
-        for node, known in self.tables:
-            if known.array is array and known.shape == shape:
-                return node
-        node = op.parameter(openvino.Shape(list(shape)), type)
-        self.tables.append((node, Table(array, type, shape)))
-        return node
+    def table(self, key: WeightKey, weight: Stored) -> Node:
+        """The parameter over a weight."""
+        if key not in self.tables:
+            shape = [weight.rows, weight.blocks * weight.format.nbytes]
+            self.tables[key] = op.parameter(openvino.Shape(shape), openvino.Type.u8)
+        return self.tables[key]
 
 
 def weight_rewrites(graph: Graph, weights: Weights, made: WeightNodes) -> dict[Value, Rewrite]:
     """Every use of a packed weight. Raises Unsupported for one that is none of these, by name."""
     keys = {value: key for key, value in graph.weights().items()}
-    packed = {value: found for value, key in keys.items() if isinstance(found := weights[key], Planes)}
+    packed = {value: key for value, key in keys.items() if weights[key].format.is_packed}
     rewrites: dict[Value, Rewrite] = {}
-    alike: dict[tuple[Value, str, int], list[tuple[Equation, Planes]]] = {}
+    alike: dict[tuple[Value, str, int], list[tuple[Equation, Stored]]] = {}
     for equation in graph.equations:
         if equation.op == "matmul":
-            weight = weight_of(graph, equation)
-            if weight in packed:
-                planes = packed[weight]
-                alike.setdefault((equation.inputs[0], planes.format.name, planes.columns), []).append(
-                    (equation, planes)
-                )
+            value = weight_of(graph, equation)
+            if value in packed:
+                weight = weights[packed[value]]
+                key = (equation.inputs[0], weight.format.name, weight.columns)
+                alike.setdefault(key, []).append((equation, weight))
         elif equation.op == "packed_dequant":
-            rewrites[equation.output] = _decoded(graph, equation, packed, made)
+            rewrites[equation.output] = _decoded(graph, equation, packed, weights, made)
     for (x, _, _), members in alike.items():
         rewrites.update(_contractions(x, members, made))
     return rewrites
 
 
-def _contractions(x: Value, members: list[tuple[Equation, Planes]], made: WeightNodes) -> dict[Value, Rewrite]:
+def _contractions(x: Value, members: list[tuple[Equation, Stored]], made: WeightNodes) -> dict[Value, Rewrite]:
     """Contractions of one input with weights of one format are one, cut into their columns."""
-    parts = [planes for _, planes in members]
-    ends = np.cumsum([planes.rows for planes in parts])
+    parts = [weight for _, weight in members]
 
     def whole(low: Lowering) -> list[Node]:
-        weight = made.prepared.contraction(parts, made.fast)
+        weight = made.prepared.contraction(parts, made.apart)
         made.keep.append(weight)
         product = contracted(low.nodes[x], weight)
         if len(parts) == 1:
             return [product]
-        lengths = longs([planes.rows for planes in parts])
-        return list(op.variadic_split(product, longs(1), lengths).outputs())
+        return list(op.variadic_split(product, longs(1), longs([part.rows for part in parts])).outputs())
 
-    key = ("contractions", x, *ends.tolist(), parts[0].format.name)
+    key = ("contractions", members[0][0].output)
     return {
         equation.output: Rewrite((x,), lambda low, n=n: low.shared(key, lambda: whole(low))[n])
         for n, (equation, _) in enumerate(members)
     }
 
 
-def _decoded(graph: Graph, equation: Equation, packed: Mapping[Value, Planes], made: WeightNodes) -> Rewrite:
+def _decoded(
+    graph: Graph, equation: Equation, packed: Mapping[Value, WeightKey], weights: Weights, made: WeightNodes
+) -> Rewrite:
     """Decoded rows: all of them, or those that a gather names."""
-    source = equation.inputs[0]
+    source, shape = equation.inputs[0], equation.output.shape
     if source in packed:
-        planes, shape = packed[source], equation.output.shape
-        every = np.arange(planes.rows, dtype=np.int32).reshape(shape[:-1])
-        return Rewrite((), lambda low: gathered(_tables(planes, made), op.constant(every), planes, shape))
+        weight = weights[packed[source]]
+        every = np.arange(weight.rows, dtype=np.int32).reshape(shape[:-1])
+
+        def whole(low: Lowering) -> Node:
+            return gathered(made.table(packed[source], weight), op.constant(every), weight, shape)
+
+        return Rewrite((), whole)
     found = graph.equation(source)
-    if found is not None and found.op == "gather" and found.inputs[0] in packed:
-        planes, index, shape = packed[found.inputs[0]], found.inputs[1], equation.output.shape
+    if found is None or found.op != "gather" or found.inputs[0] not in packed or len(found.inputs[0].shape) != 2:
+        what = f"packed_dequant -> {equation.output.type}"
+        raise Unsupported(what, "vpu decodes whole weights, and rows of them by index")
+    key, index = packed[found.inputs[0]], found.inputs[1]
+    weight = weights[key]
 
-        def build(low: Lowering) -> Node:
-            rows = found.inputs[0].shape[0]
-            low.check(found, index, 0, rows - 1)
-            node = low.nodes[index]
-            if not low.within(index, 0, rows - 1):
-                node = op.minimum(op.maximum(node, op.constant(np.int32(0))), op.constant(np.int32(rows - 1)))
-            return gathered(_tables(planes, made), node, planes, shape)
+    def rows(low: Lowering) -> Node:
+        low.check(found, index, 0, weight.rows - 1)
+        node = low.nodes[index]
+        if not low.within(index, 0, weight.rows - 1):
+            node = op.minimum(op.maximum(node, integer(0)), integer(weight.rows - 1))
+        return gathered(made.table(key, weight), node, weight, shape)
 
-        if len(found.inputs[0].shape) == 2:
-            return Rewrite((index,), build)
-    raise Unsupported(
-        f"packed_dequant -> {equation.output.type}", "vpu decodes whole weights and rows of them by index"
-    )
-
-
-def _tables(planes: Planes, made: WeightNodes) -> list[Node]:
-    rows, blocks = planes.rows, planes.blocks
-    width = planes.quants.shape[1]
-    byte = openvino.Type.i8 if planes.bits == 8 and planes.signed else openvino.Type.u8
-    scale = made.prepared.wide_scale(planes)
-    tables = [
-        made.table(planes.quants, byte, (rows, blocks * width)),
-        made.table(scale, openvino.Type.f32, (rows, blocks)),
-    ]
-    if planes.minimum is not None:
-        minimum = made.prepared.wide_minimum(planes)
-        tables.append(made.table(minimum, openvino.Type.f32, (rows, blocks)))
-    return tables
+    return Rewrite((index,), rows)

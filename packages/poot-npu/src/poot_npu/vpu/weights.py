@@ -1,4 +1,4 @@
-"""How a stored weight lies on this device: planes of equal parts, as OpenVINO's compressed contractions take them.
+"""How a stored weight lies in a model's constants: quants, scales and minima in arrays of their own.
 
 A block of 32 columns keeps its precision: quants of 4 bits as i4 or u4, of 5 and 8 bits as i8 or u8, f16 scales and
 minima beside them. Two columns share a byte in OpenVINO's order, column 2i in the low half; GGUF has column i and
@@ -7,8 +7,10 @@ column i + 16 in it.
 
 from __future__ import annotations
 
+import hashlib
+import mmap
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,71 +24,82 @@ BLOCKS_AT_ONCE = 1 << 16
 """Blocks that are taken apart at a time, so that host memory beside the weight stays bounded."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Planes:
-    """A packed weight. `quants` u8[blocks, 16 or 32], `scale` and `minimum` f16[blocks], views of `memory`.
+@dataclass(slots=True, eq=False)
+class Stored:
+    """A weight as it is stored, `data` being its bytes. It is taken apart where a model is made of it."""
 
-    `minimum` is None where the format has none. `signed` says whether quants are two's complement.
-    """
+    layout: WeightLayout
+    data: Bytes
+    _digest: bytes | None = field(default=None, repr=False)
 
-    format: Format
-    rows: int
-    columns: int
-    signed: bool
-    memory: Bytes
-    quants: Bytes
-    scale: NDArray[np.float16]
-    minimum: NDArray[np.float16] | None
+    @property
+    def format(self) -> Format:
+        """Its format."""
+        return self.layout.format
+
+    @property
+    def rows(self) -> int:
+        """Rows, leading axes as one."""
+        return self.layout.rows
+
+    @property
+    def columns(self) -> int:
+        """Columns."""
+        return self.layout.columns
 
     @property
     def blocks(self) -> int:
         """Blocks a row."""
-        return self.columns // self.format.columns
+        return self.layout.blocks
 
     @property
     def bits(self) -> int:
-        """Bits a quant, 4 or 8."""
-        return 8 * self.quants.shape[1] // self.format.columns
+        """Bits a quant takes in a model, 4 or 8."""
+        return 4 if self.format.name.startswith("q4") else 8
 
+    @property
+    def signed(self) -> bool:
+        """Whether quants are two's complement."""
+        return self.format.name in ("q4_0", "q5_0", "q8_0")
 
-def plane_bytes(layout: WeightLayout) -> int:
-    """Bytes of a packed weight on the device."""
-    halves = 4 if _has_minimum(layout.format) else 2
-    return layout.rows * layout.blocks * (_quant_bytes(layout.format) + halves)
+    @property
+    def has_minimum(self) -> bool:
+        """Whether blocks have a minimum."""
+        return any(f.name == "minimum" for f in self.format.fields)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that a model takes for it: quants, and halves beside them."""
+        if not self.format.is_packed:
+            return self.data.nbytes
+        return self.rows * self.blocks * (self.format.columns * self.bits // 8 + (4 if self.has_minimum else 2))
 
-def planes(layout: WeightLayout, memory: Bytes) -> Planes:
-    """Views of a weight's memory, `plane_bytes` of it."""
-    format_, blocks = layout.format, layout.rows * layout.blocks
-    width = _quant_bytes(format_)
-    ends = np.cumsum([blocks * width, 2 * blocks, 2 * blocks])
-    minimum = memory[ends[1] : ends[2]].view(np.float16) if _has_minimum(format_) else None
-    scale = memory[ends[0] : ends[1]].view(np.float16)
-    quants = memory[: ends[0]].reshape(blocks, width)
-    return Planes(format_, layout.rows, layout.columns, format_.name in _SIGNED, memory, quants, scale, minimum)
+    def digest(self) -> bytes:
+        """A hash of its content, computed once."""
+        if self._digest is None:
+            self._digest = hashlib.sha256(self.data).digest()
+        return self._digest
 
+    def settle(self) -> None:
+        """Give the pages of a mapped file back: they are read again where they are touched."""
+        base: Any = self.data
+        while isinstance(base, np.ndarray | memoryview):
+            base = base.base if isinstance(base, np.ndarray) else base.obj
+        if isinstance(base, mmap.mmap) and memoryview(base).readonly and hasattr(mmap, "MADV_DONTNEED"):
+            start = self.data.ctypes.data - np.frombuffer(base, np.uint8).ctypes.data
+            first = start // mmap.PAGESIZE * mmap.PAGESIZE
+            base.madvise(mmap.MADV_DONTNEED, first, start + self.data.nbytes - first)
 
-def take_apart(stored: Bytes, into: Planes) -> None:
-    """Stored blocks into planes, some at a time."""
-    blocks = stored.reshape(-1, into.format.nbytes)
-    fields = {f.name: slice(f.offset, f.offset + f.nbytes) for f in into.format.fields}
-    for start, stop in _runs(len(blocks)):
-        part = blocks[start:stop]
-        into.quants[start:stop] = _quants(into.format.name, part, fields)
-        into.scale[start:stop] = _half(part[:, fields["scale"]])
-        if into.minimum is not None:
-            into.minimum[start:stop] = _half(part[:, fields["minimum"]])
-
-
-_SIGNED = frozenset(("q4_0", "q5_0", "q8_0"))
-
-
-def _has_minimum(format_: Format) -> bool:
-    return any(f.name == "minimum" for f in format_.fields)
-
-
-def _quant_bytes(format_: Format) -> int:
-    return 16 if format_.name.startswith("q4") else 32
+    def take_apart(self, quants: Bytes, scale: NDArray[np.float32], minimum: NDArray[np.float32] | None) -> None:
+        """Into u8[blocks, 16 or 32] and f32[blocks] twice, some blocks at a time."""
+        blocks = self.data.reshape(-1, self.format.nbytes)
+        fields = {f.name: slice(f.offset, f.offset + f.nbytes) for f in self.format.fields}
+        for start, stop in _runs(len(blocks)):
+            part = blocks[start:stop]
+            quants[start:stop] = _quants(self.format.name, part, fields)
+            scale[start:stop] = _half(part[:, fields["scale"]])
+            if minimum is not None:
+                minimum[start:stop] = _half(part[:, fields["minimum"]])
 
 
 def _runs(count: int) -> Iterator[tuple[int, int]]:

@@ -1,0 +1,130 @@
+"""From a program to compiled models: from disk where they are kept, else built, compiled and kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import openvino
+
+from poot_executor.cache import source_digest
+from poot_executor.compile.program import Program
+from poot_executor.weights import WeightKey
+from poot_npu.vpu.blobs import BlobFolder, Entry
+from poot_npu.vpu.faces import read, written
+from poot_npu.vpu.model import Interface, Lowered, contracted_rows, lower_program
+from poot_npu.vpu.modes import Mode
+from poot_npu.vpu.prepared import Prepared
+from poot_npu.vpu.weights import Stored
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compiled:
+    """A compiled model of each stage with its interface. `keep` is memory that models read from."""
+
+    faces: tuple[Interface | None, ...]
+    models: tuple[Any, ...]
+    keep: tuple[Any, ...]
+
+
+class Compiler:
+    """Compiles for one device in one mode. Models are kept in `folder`, None for nowhere."""
+
+    def __init__(self, core: Any, mode: Mode, folder: Path | None) -> None:
+        self._core = core
+        self._mode = mode
+        self._prepared = Prepared()
+        self.blobs = BlobFolder(folder)
+        self._context = self._describe() if self.blobs else ""
+
+    def compiled(self, program: Program, weights: Mapping[WeightKey, Stored]) -> tuple[Lowered, Compiled]:
+        """A program's models, from disk where they are whole and of this content.
+
+        Raises Unsupported naming an operation, and what OpenVINO raises.
+        """
+        try:
+            return self._found(program, weights)
+        finally:
+            for weight in weights.values():
+                weight.settle()
+
+    def forget(self, weight: Stored) -> None:
+        """Drop what was made of a weight that is freed."""
+        self._prepared.forget(weight)
+
+    def _found(self, program: Program, weights: Mapping[WeightKey, Stored]) -> tuple[Lowered, Compiled]:
+        rows = contracted_rows(program)
+        apart, properties = self._mode.apart(rows), dict(self._mode.properties(rows))
+        lowered = lower_program(program, weights, apart, self._mode.dynamic, self._prepared)
+        if not self.blobs:
+            return lowered, self._made(lowered, properties)
+        key = self._key(program, weights, properties)
+        entry = self.blobs.read(key)
+        found = None if entry is None else self._imported(entry, program, properties)
+        if found is None:
+            fresh = self._made(lowered, properties)
+            blobs = [model.export_model().getbuffer() for model in fresh.models if model is not None]
+            self.blobs.write(key, written(fresh.faces, program), blobs)
+            # What is read back from disk shares its constants with the file, and needs no copies of the weights.
+            entry = self.blobs.read(key)
+            found = None if entry is None else self._imported(entry, program, properties)
+            if found is None:
+                return lowered, fresh
+            self._prepared.forget()
+        return lowered, found
+
+    def _made(self, lowered: Lowered, properties: dict[str, Any]) -> Compiled:
+        built = lowered.build()
+        models = tuple(
+            None if stage is None else self._core.compile_model(stage.model, self._mode.device, properties)
+            for stage in built
+        )
+        faces = tuple(None if stage is None else stage.interface for stage in built)
+        return Compiled(faces, models, tuple(stage.keep for stage in built if stage is not None))
+
+    def _imported(self, entry: Entry, program: Program, properties: dict[str, Any]) -> Compiled | None:
+        """None for an entry that the runtime, or this version, does not take."""
+        try:
+            faces = read(entry.text, program)
+            blobs = iter(entry.blobs)
+            models = tuple(
+                None
+                if face is None
+                else self._core.import_model(
+                    openvino.Tensor(next(blobs), shared_memory=True), self._mode.device, properties
+                )
+                for face in faces
+            )
+        except (RuntimeError, ValueError, KeyError, TypeError, IndexError, StopIteration):
+            self.blobs.rejected += 1
+            return None
+        entry.settle()
+        return Compiled(faces, models, (entry,))
+
+    def _key(self, program: Program, weights: Mapping[WeightKey, Stored], properties: dict[str, Any]) -> bytes:
+        """A hash of everything that the models depend on."""
+        digest = hashlib.sha256(self._context.encode())
+        digest.update(json.dumps(properties, sort_keys=True).encode())
+        digest.update(str(program.graph).encode())
+        for use in program.weights:
+            digest.update(f"{use.key} {use.type} {use.layout.format.name}".encode())
+            digest.update(weights[use.key].digest())
+        return digest.digest()
+
+    def _describe(self) -> str:
+        name = str(self._core.get_property(self._mode.device, "FULL_DEVICE_NAME"))
+        able = self._core.get_property(self._mode.device, "OPTIMIZATION_CAPABILITIES")
+        facts = [
+            openvino.get_version(),
+            metadata.version("poot-executor"),
+            source_digest("poot_npu.vpu"),
+            self._mode.selector,
+            name,
+            ",".join(able),
+        ]
+        return "\n".join(facts)
