@@ -8,15 +8,11 @@ far and the candidate take turns, so that a clock that drifts favours neither.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from statistics import median
-from time import perf_counter
 from typing import Any, Self
-
-import numpy as np
-from numpy.typing import NDArray
 
 from poot_executor.compile.candidates import TRIED, candidates, kind_of
 from poot_executor.compile.options import CompileOptions
@@ -24,26 +20,27 @@ from poot_executor.compile.pipeline import Compilation
 from poot_executor.compile.program import DispatchCommand, Program
 from poot_executor.compile.schedule_picks import KEY, NORM, Schedules
 from poot_executor.compile.target import Pick
-from poot_executor.device import Bindings, Buffer, BufferKind, BufferSlice, Device, Recording
-from poot_executor.dtype import BF16, F16, DType, from_bytes, to_bytes
-from poot_executor.errors import CompileLimit, KernelFault, OutOfMemory, Unsupported
-from poot_executor.graph.graph import Graph, TensorType
-from poot_executor.graph.keys import SlotKey, StateKey
-from poot_executor.layout import WeightLayout
+from poot_executor.device import Device, Recording
+from poot_executor.errors import (
+    CompileLimit,
+    DeviceError,
+    DeviceLost,
+    DeviceTimeout,
+    OutOfMemory,
+    Poisoned,
+    Unsupported,
+)
+from poot_executor.graph.graph import Graph
+from poot_executor.graph.keys import SlotKey
+from poot_executor.tuning_step import Array, Bound, TuningStep
 from poot_executor.weights import StoredTensor, WeightKey
 
-Array = NDArray[Any]
-
-POISON = np.uint32(0x7FD5A5A5)
-"""A NaN as f32, far outside as an index."""
 MARGIN = 0.97
 """A candidate is taken where it needs at most this share of the best one's time: less is noise."""
 TURNS, SECONDS = 7, 0.05
 """Each is measured so many times, and for so long at least, up to ten times as often."""
 TURNS_LEAST, FAR = 3, 1.1
 """So many times are enough where even the candidate's shortest is so much longer than the best one's longest."""
-TOLERANCE: Mapping[DType, float] = {BF16: 2.0**-5, F16: 2.0**-8}
-"""What two orders of summation may differ by over a whole step, beside a value's largest magnitude; 2⁻⁹ for f32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,22 +72,10 @@ class Tuner:
 
         Raises what `compile` and the device raise.
         """
-        self._device, self._inputs = device, inputs
+        self._device = device
         self._compilation = Compilation(graph, device.target, options or CompileOptions())
-        self._shared = _Bound(device)
         self._base = self._program({})
-        rng = np.random.default_rng(seed)
-        self._initial = {use.key: _random(rng, use.type) for use in self._base.states}
-        try:
-            self._weights = self._upload(stored)
-            states = [(use.key, self._shared.block(BufferKind.STATE, use.type.nbytes)) for use in self._base.states]
-            self._states = {key: block.buffer for key, block in states}
-            bound = self._bind(self._base)
-            self._expected = self._run(self._base, bound.bindings)
-            bound.free()
-        except BaseException:
-            self.close()
-            raise
+        self._step = TuningStep(device, self._base, stored, inputs, seed)
 
     @property
     def keys(self) -> list[str]:
@@ -125,7 +110,7 @@ class Tuner:
 
     def close(self) -> None:
         """Give everything back; idempotent."""
-        self._shared.free()
+        self._step.free()
 
     def __enter__(self) -> Self:
         return self
@@ -146,9 +131,9 @@ class Tuner:
         tried = wrong = 0
         heuristic = seconds = 0.0
         seen = {_kernels(best, key)}
-        bound = self._bind(best)
+        bound = self._step.bind(best)
         try:
-            self._run(best, bound.bindings)
+            self._step.run(best, bound.bindings)
             improved = True
             while improved:
                 improved = False
@@ -158,7 +143,10 @@ class Tuner:
                         continue
                     seen.add(_kernels(made, key))
                     tried += 1
-                    other = self._bind(made)
+                    other = self._bound(made)
+                    if other is None:
+                        wrong += 1
+                        continue
                     times = self._race(key, (best, bound), (made, other))
                     if times is None:
                         wrong += 1
@@ -178,16 +166,29 @@ class Tuner:
             bound.free()
         return Measured(key, pick, seconds if pick else heuristic, heuristic, tried, wrong)
 
-    def _final(self, key: str, picks: Mapping[str, Pick], made: tuple[Program, _Bound]) -> tuple[float, float]:
+    def _final(self, key: str, picks: Mapping[str, Pick], made: tuple[Program, Bound]) -> tuple[float, float]:
         """Seconds of the heuristic and of the winner."""
         plain = self._program(picks)
-        bound = self._bind(plain)
+        bound = self._step.bind(plain)
         try:
-            self._run(plain, bound.bindings)
+            self._step.run(plain, bound.bindings)
             times = self._race(key, (plain, bound), made)
             return (0.0, 0.0) if times is None else times
         finally:
             bound.free()
+
+    def _bound(self, program: Program) -> Bound | None:
+        """What a candidate is bound to; None where the device has no memory for it."""
+        try:
+            return self._step.bind(program)
+        except OutOfMemory:
+            return None
+
+    def _recorded(self, bound: tuple[Program, Bound], key: str) -> AbstractContextManager[Recording]:
+        """The dispatches of a key; of a norm, the whole step."""
+        program = bound[0]
+        commands = program.commands if _is_norm(key) else tuple(_commands(program, key))
+        return self._step.recorded(program, bound[1], commands)
 
     def _candidate(self, picks: Mapping[str, Pick], key: str) -> Program | None:
         """The program with a candidate; None where the candidate does not fit."""
@@ -197,130 +198,21 @@ class Tuner:
             return None
         return made if _commands(made, key) else None
 
-    def _race(self, key: str, best: tuple[Program, _Bound], made: tuple[Program, _Bound]) -> tuple[float, float] | None:
+    def _race(self, key: str, best: tuple[Program, Bound], made: tuple[Program, Bound]) -> tuple[float, float] | None:
         """Seconds of the best and of a candidate; None where the candidate is wrong."""
         try:
-            if not self._agrees(self._run(made[0], made[1].bindings)):
+            if not self._step.agrees(self._step.run(made[0], made[1].bindings)):
                 return None
-        except (KernelFault, OutOfMemory):
-            return None
+        except (DeviceLost, DeviceTimeout, Poisoned):
+            raise
+        except DeviceError:
+            return None  # A kernel fault, or a kernel that the device refuses to load or to launch.
         times: tuple[list[float], list[float]] = ([], [])
-        with self._recorded(*best, key) as one, self._recorded(*made, key) as other:
+        with self._recorded(best, key) as one, self._recorded(made, key) as other:
             while not _decided(*times):
                 for recording, mine in zip((one, other), times, strict=True):
-                    mine.append(self._seconds(recording))
+                    mine.append(self._step.seconds(recording))
         return _seconds(*times)
-
-    def _seconds(self, recording: Recording) -> float:
-        started = perf_counter()
-        self._device.replay(recording)
-        self._device.synchronize()
-        passed = perf_counter() - started
-        measured = self._device.device_time()
-        return passed if measured is None else measured
-
-    # A step
-
-    def _run(self, program: Program, bindings: Bindings) -> dict[str | StateKey, Array]:
-        """Outputs and states of the step, over poisoned memory and states as they were at first."""
-        device = self._device
-        for key, buffer in self._states.items():
-            device.write(buffer, self._initial[key])
-        for piece in (bindings.outputs, bindings.arena):
-            if piece is not None:
-                device.write(piece.buffer, np.full(piece.nbytes // 4, POISON))
-        block = np.zeros(bindings.inputs.nbytes, np.uint8)
-        for slot in program.slots:
-            data = to_bytes(self._inputs[slot.key], slot.type.dtype)
-            block[slot.offset : slot.offset + len(data)] = np.frombuffer(data, np.uint8)
-        device.write(bindings.inputs.buffer, block)
-        recording = device.lower(program, bindings)
-        try:
-            device.replay(recording)
-            device.synchronize()
-        finally:
-            with suppress(Exception):  # The first error is the one to see.
-                device.release(recording)
-        found: dict[str | StateKey, Array] = {}
-        outputs = np.empty(bindings.outputs.nbytes, np.uint8)
-        device.read(bindings.outputs.buffer, outputs)
-        for output in program.outputs:
-            found[output.name] = _held(outputs[output.offset :], output.type)
-        for use in program.states:
-            data = np.empty(self._states[use.key].nbytes, np.uint8)
-            device.read(self._states[use.key], data)
-            found[use.key] = _held(data, use.type)
-        return found
-
-    def _agrees(self, found: Mapping[str | StateKey, Array]) -> bool:
-        """Whether floats are the heuristic's within what orders of summation may differ by. Integers are chosen from
-        them, and are not compared: two nearly equal logits may change places."""
-        types: dict[str | StateKey, DType] = {use.key: use.type.dtype for use in self._base.states}
-        types |= {output.name: output.type.dtype for output in self._base.outputs}
-        for name, expected in self._expected.items():
-            if types[name].is_float and not _close(found[name], expected, types[name]):
-                return False
-        return True
-
-    @contextmanager
-    def _recorded(self, program: Program, bound: _Bound, key: str) -> Iterator[Recording]:
-        """The dispatches of a key; of a norm, the whole step."""
-        commands = program.commands if _is_norm(key) else tuple(_commands(program, key))
-        recording = self._device.lower(replace(program, commands=commands), bound.bindings)
-        try:
-            yield recording
-        finally:
-            self._device.release(recording)
-
-    def _bind(self, program: Program) -> _Bound:
-        """Blocks of a program's own, over the shared weights and states."""
-        bound = _Bound(self._device)
-        try:
-            constants = bound.block(BufferKind.CONSTANT, len(program.constants)) if program.constants else None
-            if constants is not None:
-                padded = program.constants + bytes(constants.nbytes - len(program.constants))
-                self._device.write(constants.buffer, padded)
-            arena = bound.block(BufferKind.ARENA, program.arena_bytes) if program.arena_bytes else None
-            inputs = bound.block(BufferKind.INPUT, program.input_bytes)
-            outputs = bound.block(BufferKind.OUTPUT, program.output_bytes)
-        except BaseException:
-            bound.free()
-            raise
-        bound.bindings = Bindings(self._weights, self._states, inputs, constants, arena, outputs)
-        return bound
-
-    def _upload(self, stored: Callable[[WeightKey], StoredTensor]) -> dict[WeightKey, Buffer]:
-        """Every weight, once for each tensor and layout."""
-        made: dict[tuple[str, WeightLayout], Buffer] = {}
-        weights: dict[WeightKey, Buffer] = {}
-        for use in self._base.weights:
-            tensor = stored(use.key)
-            place = (tensor.name, use.layout)
-            if place not in made:
-                made[place] = self._device.upload(use, tensor)
-                self._shared.buffers.append(made[place])
-            weights[use.key] = made[place]
-        return weights
-
-
-@dataclass(slots=True, eq=False)
-class _Bound:
-    """Buffers that go together, and what a program is bound to."""
-
-    device: Device
-    buffers: list[Buffer] = field(default_factory=list)
-    bindings: Bindings = field(init=False)
-
-    def block(self, kind: BufferKind, nbytes: int) -> BufferSlice:
-        """A whole buffer: as an engine allocates, of multiples of 16 bytes, and at least that."""
-        buffer = self.device.allocate(kind, max(16, -(-nbytes // 16) * 16))
-        self.buffers.append(buffer)
-        return BufferSlice(buffer, 0, buffer.nbytes)
-
-    def free(self) -> None:
-        """Give the buffers back; idempotent."""
-        while self.buffers:
-            self.device.free(self.buffers.pop())
 
 
 def _decided(best: list[float], made: list[float]) -> bool:
@@ -357,27 +249,3 @@ def _kernels(program: Program, key: str) -> tuple[bytes, ...]:
 def _schedule(program: Program, key: str) -> Mapping[str, Any]:
     """What a region key's present schedule is."""
     return {"apart": 0} if _is_norm(key) else _commands(program, key)[0].schedule
-
-
-def _random(rng: np.random.Generator, type_: TensorType) -> Array:
-    """A state's bytes, in whole multiples of 16: numbers as a layer norm leaves them, or zeros where it has no
-    floats."""
-    if type_.dtype.is_float:
-        data = to_bytes(rng.standard_normal(type_.shape, np.float32).astype(type_.dtype.numpy), type_.dtype)
-    else:
-        data = bytes(type_.nbytes)
-    return np.frombuffer(data + bytes(-len(data) % 16), np.uint8)
-
-
-def _held(block: Array, type_: TensorType) -> Array:
-    return from_bytes(block[: type_.nbytes].tobytes(), type_.dtype, type_.shape)
-
-
-def _close(found: Array, expected: Array, dtype: DType) -> bool:
-    """NaN where the other has none is never close."""
-    mine, theirs = found.astype(np.float64), expected.astype(np.float64)
-    finite = np.isfinite(theirs)
-    if not np.array_equal(mine[~finite], theirs[~finite], equal_nan=True) or not np.isfinite(mine[finite]).all():
-        return False
-    largest = float(np.max(np.abs(theirs[finite]), initial=0.0))
-    return bool(np.all(np.abs(mine[finite] - theirs[finite]) <= TOLERANCE.get(dtype, 2.0**-9) * largest))
