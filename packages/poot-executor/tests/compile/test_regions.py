@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from poot_executor.compile import Caps
@@ -228,12 +229,40 @@ def test_a_variance_takes_in_its_mean(g):
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_reductions_over_other_axes_are_apart(g, axis):
-    y = x(g, 3, 4, 8)
+    y = x(g, *((17, 4, 8) if axis == 0 else (4, 17, 8)))
     total = p.sum_(y, axis)
-    kept = (1, 4, 8) if axis == 0 else (3, 1, 8)
+    kept = (1, 4, 8) if axis == 0 else (4, 1, 8)
     g.output(y / p.reshape(total, kept))
-    assert kinds(g) == [f"row_reduction sum f32[{4 if axis == 0 else 3}, 8]", "pointwise div f32[3, 4, 8]"]
+    assert kinds(g) == ["row_reduction sum f32[4, 8]", f"pointwise div {y.type}"]
     assert len(reasons(g)) == 1
+
+
+def test_a_few_elements_that_lie_apart_are_summed_inside_an_expression(g, run):
+    """What a few experts gave, weighed and added to the residual."""
+    parts, weights = x(g, 3, 4, 8), x(g, 3, 4)
+    mixed = p.sum_(parts * p.broadcast(p.reshape(weights, (3, 4, 1)), parts.shape), 1)
+    g.output(x(g, 3, 8) + mixed)
+    assert kinds(g) == ["pointwise add f32[3, 8]"]
+    run(g)
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
+def test_the_greatest_of_a_few_elements(g, run, dtype):
+    """NaN is not greater than anything."""
+    values = g.rng.standard_normal((5, 3, 8)).astype(np.float32).round(1)
+    values[:, 0, 0], values[0, 1, 1], values[2, 2, 2] = np.nan, np.nan, -np.inf
+    y = g.slot(values, F32)
+    g.output(p.cast(p.reduce_max(y, 0) * 2.0, dtype))
+    assert len(kinds(g)) == 1
+    run(g)
+
+
+def test_a_dear_sum_of_a_few_elements_that_many_read_is_stored(g, run):
+    y = p.exp(x(g, 4, 8))
+    total = p.broadcast(p.reshape(p.sum_(y, 0), (1, 8)), (4, 8))
+    g.output(y / total)
+    assert kinds(g) == ["pointwise exp f32[4, 8]", "pointwise sum f32[8]", "pointwise div f32[4, 8]"]
+    run(g)
 
 
 def test_a_row_s_reduction_that_is_read_along_columns(g):
@@ -313,8 +342,8 @@ def test_a_reduction_to_one_number(g, run, dtype, shape):
 
 
 def test_every_decline_names_an_equation(g):
-    y = x(g, 4, 6)
-    g.output(y - p.broadcast(p.reshape(p.sum_(y, 0), (1, 6)), (4, 6)))
+    y = x(g, 40, 6)
+    g.output(y - p.broadcast(p.reshape(p.sum_(y, 0), (1, 6)), (40, 6)))
     graph, regions = formed(g)
     (decline,) = regions.declines
     assert graph.equations[decline.equation].op == "sum"

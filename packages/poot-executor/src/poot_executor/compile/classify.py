@@ -16,6 +16,8 @@ MOVEMENT = frozenset("reshape transpose broadcast slice concat pad iota gather p
 INDEX_MOVES = frozenset(("reshape", "transpose", "broadcast", "slice", "iota"))
 """Movements that change an index and nothing else."""
 REDUCTIONS = frozenset(("sum", "reduce_max"))
+SHORT = 16
+"""The longest axis that an expression reduces, element by element, where it is not the last one."""
 SWEEPS = frozenset("matmul indexed_matmul argmax arg_top_k sample_token".split())
 """Anchors that read each element of an operand many times, or in several passes."""
 SCATTERS = frozenset(("scatter_update", "dynamic_update_slice"))
@@ -42,6 +44,14 @@ def is_inline(equation: Equation) -> bool:
     return equation.op in ELEMENTWISE or equation.op in MOVEMENT
 
 
+def is_short(equation: Equation) -> bool:
+    """Is it a reduction that one thread makes as part of an expression: of a few elements that lie apart?"""
+    if equation.op not in REDUCTIONS:
+        return False
+    shape, axis = equation.inputs[0].shape, equation.params["axis"]
+    return axis < len(shape) - 1 and shape[axis] <= SHORT
+
+
 def weight_view(graph: Graph, value: Value) -> Value | None:
     """The CONST that a value shows through decoding, widening and movement alone; None for anything else."""
     defined = graph.definition(value)
@@ -52,15 +62,29 @@ def weight_view(graph: Graph, value: Value) -> Value | None:
     return None
 
 
+def experts_of(graph: Graph, anchor: Equation) -> Value | None:
+    """The weight [e, n, k] whose matrices rows of an indexed_matmul choose from, seen as it is stored: decoded and
+    widened alone; None where it is not so simple."""
+    equation = graph.equation(anchor.inputs[1])
+    if equation is None or equation.op != "transpose" or equation.params["permutation"] != (0, 2, 1):
+        return None
+    value = _stored_below(graph, equation.inputs[0])
+    return value if weight_view(graph, value) is value and len(value.shape) == 3 else None
+
+
+def _stored_below(graph: Graph, value: Value) -> Value:
+    while (below := graph.equation(value)) is not None and (below.op == "packed_dequant" or _widens(below)):
+        value = below.inputs[0]
+    return value
+
+
 def weight_of(graph: Graph, anchor: Equation) -> Value | None:
     """The weight [n, k] that a matmul [m, k] · [k, n] multiplies by, seen as it is stored: decoded and widened alone;
     None where it is not so simple."""
     equation = graph.equation(anchor.inputs[1])
     if equation is None or equation.op != "transpose" or equation.params["permutation"] != (1, 0):
         return None
-    value = equation.inputs[0]
-    while (below := graph.equation(value)) is not None and (below.op == "packed_dequant" or _widens(below)):
-        value = below.inputs[0]
+    value = _stored_below(graph, equation.inputs[0])
     return value if weight_view(graph, value) is value and len(value.shape) == 2 else None
 
 
@@ -77,7 +101,7 @@ def operations(graph: Graph, value: Value, stored: Set[Value]) -> int | None:
     if value in stored:
         return 1
     equation = graph.equation(value)
-    if equation is None or equation.op in ANCHORS or equation.op in REDUCTIONS:
+    if equation is None or equation.op in ANCHORS or (equation.op in REDUCTIONS and not is_short(equation)):
         return 1
     if not is_inline(equation) or equation.op in DEAR or equation.op == "packed_dequant":
         return None

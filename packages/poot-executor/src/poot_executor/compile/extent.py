@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from poot_executor.compile.classify import ANCHORS, ELEMENTWISE, REDUCTIONS
+from poot_executor.compile.classify import ANCHORS, ELEMENTWISE, REDUCTIONS, is_short
 from poot_executor.graph.graph import Graph, Value
 
 OPERATIONS_MOST = 512
@@ -37,14 +37,15 @@ def _walk(graph: Graph, stored: Set[Value], cut: set[Value] | None, operations: 
     longest = 0
     for equation in graph.equations:
         value = equation.output
-        if equation.op in ANCHORS or equation.op in REDUCTIONS:
+        if equation.op in ANCHORS or (equation.op in REDUCTIONS and not is_short(equation)):
             continue
         operands = dict.fromkeys(equation.inputs)
         if equation.op in ELEMENTWISE:
             weights[value] = 1
             at_index = frozenset([value]).union(*(same.get(v, ()) for v in operands))
         else:
-            weights[value] = 1 + sum(costs.get(v, 0) for v in equation.inputs)
+            each = equation.inputs[0].shape[equation.params["axis"]] if equation.op in REDUCTIONS else 1
+            weights[value] = each * (1 + sum(costs.get(v, 0) for v in equation.inputs))
             at_index = frozenset([value])
         cost = sum(weights[v] for v in at_index)
         deep = 1 + max((depths.get(v, 0) for v in operands), default=0)

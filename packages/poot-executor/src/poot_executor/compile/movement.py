@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from poot_executor.compile.elementwise import HELD
+from poot_executor.compile.elementwise import HELD, narrowed
 from poot_executor.compile.indexing import Index, reshaped
 from poot_executor.dtype import DType
 from poot_executor.errors import Unsupported
@@ -135,6 +135,24 @@ def gathered_row(e: Elements, which: Value, index: Index, count: int) -> Handle:
     return e.b.max(e.b.min(place, count - 1), 0)
 
 
+def _reduced(e: Elements, reduction: Equation, index: Index) -> Handle:
+    """A reduction of a few elements, in order; see `classify.is_short`."""
+    source, axis = reduction.inputs[0], reduction.params["axis"]
+
+    def element(place: int) -> Handle:
+        return e.element(source, (*index[:axis], e.b.const(place, DType.I32), *index[axis:]))
+
+    total = element(0)
+    if reduction.op == "reduce_max" and source.dtype.is_float:
+        # NaN is not greater than anything, so it counts as the lowest.
+        lowest = e.b.const(float("-inf"), DType.F32)
+        total = e.b.select(total > lowest, total, lowest)
+    for place in range(1, source.shape[axis]):
+        other = element(place)
+        total = total + other if reduction.op == "sum" else e.b.select(other > total, other, total)
+    return narrowed(e.b, total, reduction.output.dtype)
+
+
 def _packed_dequant(e: Elements, move: Equation, index: Index) -> Handle:
     source = move.inputs[0]
     index = _through_rows(e, source, index)
@@ -174,5 +192,6 @@ def _through_rows(e: Elements, value: Value, index: Index) -> Index:
 MOVEMENTS: Mapping[str, Callable[[Elements, Equation, Index], Handle]] = {
     "reshape": _reshape, "transpose": _transpose, "broadcast": _broadcast, "slice": _slice, "concat": _concat,
     "pad": _pad, "iota": _iota, "gather": _gather, "packed_dequant": _packed_dequant,
+    "sum": _reduced, "reduce_max": _reduced,
 }  # fmt: skip
 """What an element of each movement is: an element of an operand, at another index."""

@@ -11,10 +11,12 @@ K and V); 3. the row reduction that makes the input joins as their prologue, com
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 from types import MappingProxyType
 
 from poot_executor.compile.blocks_between import blocks_between, whole_block
 from poot_executor.compile.classify import operations, weight_of
+from poot_executor.compile.experts import fuse_experts, takes_norm
 from poot_executor.compile.expression import Scene
 from poot_executor.compile.extent import long_expressions
 from poot_executor.compile.locality import is_local
@@ -48,7 +50,7 @@ def fuse_projections(
 ) -> Regions:
     """Contractions with weights as projections, wherever the pieces fit. `norms` says by `norm_key` which norms were
     measured to be faster apart from what reads them."""
-    return _Fuser(graph, regions, layouts, caps, norms).run()
+    return _Fuser(graph, fuse_experts(graph, regions, layouts, caps), layouts, caps, norms).run()
 
 
 class _Fuser:
@@ -91,18 +93,23 @@ class _Fuser:
                     self.taken.add(region.root)
                     whole.append(self._region(Projection(self._anchor(region).inputs[0], (segment,), None)))
         merged: list[Region] = []
+        normed: dict[Value, Region] = {}
         for left, found in self.segments.items():
             prologue = self._prologue(left)
             segments = [s for _, s in sorted(found, key=lambda f: f[0])]
             if prologue is not None:
                 self.stored.discard(prologue.root)
-                if any(self._bindings([s], left, prologue) > self.caps.max_bindings for s in segments):
+                experts = [r.projection for r in self._experts(prologue) if r.projection is not None]
+                counts = [self._bindings([s], left, prologue) for s in segments]
+                counts += [self._bindings(e.segments, e.left, prologue) + 1 for e in experts]
+                if any(count > self.caps.max_bindings for count in counts):
                     self.stored.add(prologue.root)
                     prologue = None
             if prologue is not None:
                 self.taken.add(prologue.root)
+                normed.update((r.root, prologue) for r in self._experts(prologue))
             merged += [self._region(Projection(left, g, prologue)) for g in self._together(segments, left, prologue)]
-        kept = [r for r in self.regions if r.root not in self.taken] + whole
+        kept = [_after(r, normed.get(r.root)) for r in self.regions if r.root not in self.taken] + whole
         everything = sorted([*kept, *merged], key=lambda r: self.position[r.root])
         return Regions(tuple(everything), frozenset(self.stored), tuple(self.declines))
 
@@ -329,7 +336,8 @@ class _Fuser:
             return None
         if "mma" in self.caps.features and left.shape[0] > STEP_ROWS:
             return None  # Fragments stage many rows in any order, and would norm each of them for every group.
-        readers = self.readers[source]
+        experts = self._experts(region)
+        readers = [r for r in self.readers[source] if r not in experts]
         if not all(r.root in self.taken for r in readers):
             return None
         segments = [s for _, s in self.segments[left]]
@@ -345,6 +353,10 @@ class _Fuser:
             return None
         return region
 
+    def _experts(self, norm: Region) -> list[Region]:
+        """Regions of experts whose groups can norm their rows for themselves."""
+        return [r for r in self.readers[norm.root] if takes_norm(self.graph, r, norm, self.stored)]
+
     def _source(self, value: Value) -> Value:
         """The stored value under reshapes and casts, which a contraction's input may wear."""
         while (
@@ -354,3 +366,10 @@ class _Fuser:
         ):
             value = equation.inputs[0]
         return value
+
+
+def _after(region: Region, norm: Region | None) -> Region:
+    """A region of experts with the norm before it."""
+    if norm is None or region.projection is None:
+        return region
+    return replace(region, projection=replace(region.projection, prologue=norm))

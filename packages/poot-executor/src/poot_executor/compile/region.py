@@ -54,8 +54,8 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Projection:
-    """Contractions of one input by several weights in one dispatch. `prologue` is the row reduction that makes the
-    input, or None."""
+    """Contractions of one input by several weights in one dispatch, or by matrices that each row chooses. `prologue` is
+    the row reduction that makes the input, or None."""
 
     left: Value
     segments: tuple[Segment, ...]

@@ -8,7 +8,8 @@ One walk from the last equation to the first decides, for whether a value is sto
 - an output, a next state, a check, what a scatter updates and what would make an expression too long are stored;
 - a contraction, selection or scatter is stored, unless it is absorbed: the stored elementwise value over it is then its
 epilogue;
-- a reduction is stored, unless one region reads it and reads it row by row: that region is then a row reduction;
+- a reduction is stored, unless one region reads it and reads it row by row: that region is then a row reduction; one of
+a few elements that lie apart is part of an expression;
 - any other value is stored when several regions read it, or one region reads each element many times, and it is dear to
 compute.
 """
@@ -25,6 +26,7 @@ from poot_executor.compile.classify import (
     REDUCTIONS,
     SCATTERS,
     SWEEPS,
+    is_short,
     operations,
     weight_of,
     weight_view,
@@ -108,7 +110,7 @@ class _Former:
             self.roles[value] = Role.FULL
             if equation.op in ELEMENTWISE or equation.op == "reshape":
                 self._absorb(equation)
-        elif equation.op in REDUCTIONS:
+        elif equation.op in REDUCTIONS and not is_short(equation):
             self.reductions.setdefault(next(iter(homes)), []).append(equation)
         for place, operand in enumerate(equation.inputs):
             self.homes.setdefault(operand, set()).update(homes)
@@ -123,7 +125,7 @@ class _Former:
             return True
         if equation.op in ANCHORS:
             return value not in self.absorbed
-        if equation.op in REDUCTIONS:
+        if equation.op in REDUCTIONS and not is_short(equation):
             return not self._inside_rows(equation, homes)
         if equation.op in INDEX_MOVES or weight_view(self.graph, value) is not None:
             return False  # What it moves is stored instead, where that pays.
@@ -142,14 +144,15 @@ class _Former:
         (root,) = homes
         owner = self.graph.equation(root)
         assert owner is not None
-        if owner.op not in REDUCTIONS and not self._whole_rows(root):
+        reduces = owner.op in REDUCTIONS and not is_short(owner)
+        if not reduces and not self._whole_rows(root):
             return self._decline(equation, f"rows of {root.type} are not whole words")
         if owner.op in ANCHORS or root in self.epilogue:
             return self._decline(equation, f"its reader %{root.id} is a {owner.op} region")
         if self.roles[equation.output] is not Role.SCALAR:
             return self._decline(equation, f"%{root.id} does not read it as one value a row")
         source = equation.inputs[0]
-        columns = owner.inputs[0].shape[owner.params["axis"]] if owner.op in REDUCTIONS else root.shape[-1]
+        columns = owner.inputs[0].shape[owner.params["axis"]] if reduces else root.shape[-1]
         if equation.params["axis"] != len(source.shape) - 1 or source.shape[-1] != columns:
             return self._decline(equation, f"it does not reduce the rows of %{root.id}")
         return True
@@ -231,8 +234,9 @@ class _Former:
         if anchor is not None:
             return Region(self._anchor_kind(anchor), root, anchor)
         inner = tuple(reversed(self.reductions.get(root, ())))
-        if equation.op in REDUCTIONS or inner:
-            own = (equation,) if equation.op in REDUCTIONS else ()
+        reduces = equation.op in REDUCTIONS and not is_short(equation)
+        if reduces or inner:
+            own = (equation,) if reduces else ()
             return Region("row_reduction", root, equation if own else None, (*inner, *own))
         return Region("gather" if self._gathers(equation) else "pointwise", root, None)
 

@@ -100,7 +100,7 @@ def region_key(graph: Graph, region: Region, layouts: Mapping[Value, WeightLayou
             f"attention {rows}x{columns} {prod(lead)} span={span} depth={depth} {region.attention.rounded}"
             f"{'' if region.attention.mask is None else ' masked'}"
         )
-    if region.projection is None:
+    if region.projection is None or region.kind == "indexed_contraction":
         return None
     left = region.projection.left
     parts = [_segment_key(graph, s, layouts) for s in region.projection.segments]

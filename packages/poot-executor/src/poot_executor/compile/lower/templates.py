@@ -6,6 +6,7 @@ from poot_executor.compile.expression import Scene
 from poot_executor.compile.lower.attention import lower_attention
 from poot_executor.compile.lower.batched import lower_batched
 from poot_executor.compile.lower.draft import Draft
+from poot_executor.compile.lower.experts import lower_experts
 from poot_executor.compile.lower.fragments import lower_fragments
 from poot_executor.compile.lower.pointwise import lower_pointwise
 from poot_executor.compile.lower.projection import lower_projection
@@ -39,6 +40,8 @@ def lower_region(scene: Scene, region: Region, caps: Caps) -> list[Draft]:
     try:
         if region.attention is not None:
             return lower_attention(scene, region, caps)
+        if region.projection is not None and region.kind == "indexed_contraction":
+            return lower_experts(scene, region, caps)
         if region.projection is not None:
             return lower_fragments(scene, region, caps) or lower_projection(scene, region, caps)
         made = TEMPLATES[region.kind](scene, region, caps)
