@@ -11,6 +11,7 @@ from poot_executor.compile.lower.draft import grid
 from poot_executor.compile.target import Caps
 from poot_executor.dtype import DType
 from poot_executor.errors import Unsupported
+from poot_executor.kernel.buffers import BufferRef
 from poot_executor.kernel.builder import KernelBuilder
 from poot_executor.kernel.handle import Handle
 from poot_executor.kernel.ir import Access, Kernel
@@ -76,7 +77,9 @@ def _kernel(layout: WeightLayout, part: Part, first: int, rows: int, caps: Caps)
     return b.finish()
 
 
-def _stored_word(b: KernelBuilder, source, layout: WeightLayout, plane: Plane, row: Handle, word: Handle) -> Handle:  # noqa: ANN001
+def _stored_word(
+    b: KernelBuilder, source: BufferRef, layout: WeightLayout, plane: Plane, row: Handle, word: Handle
+) -> Handle:
     """The device word: two halfwords of the stored row, as `WeightLayout.halfwords` says."""
     row_half = layout.format.row_bytes(layout.columns) // 2
     block_half, start = layout.format.nbytes // 2, plane.field_offset // 2
