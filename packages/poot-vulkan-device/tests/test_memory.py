@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +13,9 @@ from poot_executor.device import BufferKind
 from poot_executor.errors import OutOfMemory
 from poot_vulkan_device import transfers
 from poot_vulkan_device.adapter import Adapter, Kind, Limits, MemoryType
+from poot_vulkan_device.allocator import Allocator
 from poot_vulkan_device.device import VulkanDevice
-from poot_vulkan_device.memory import block_sizes, types_for
+from poot_vulkan_device.memory import _Blocks, block_sizes, types_for
 
 pytestmark = pytest.mark.device("vulkan")
 
@@ -116,3 +118,78 @@ def test_where_each_kind_of_buffer_lies() -> None:
 
 def test_blocks_suit_their_heap() -> None:
     assert block_sizes(DISCRETE) == [64 << 20, 16 << 20, 16 << 20, 32 << 20]
+
+
+class Bank:
+    """As much of a device as blocks need: memory that is counted and not there, within an adapter's limits."""
+
+    def __init__(self, adapter: Adapter) -> None:
+        self.adapter = adapter
+        self.held: dict[int, tuple[int, int]] = {}
+        self.calls = 0
+
+    def allocate(self, type: int, nbytes: int) -> int:
+        heap = self.adapter.memory[type].heap
+        assert nbytes <= self.adapter.limits.allocation_bytes, "more than an allocation may have"
+        self.calls += 1
+        self.held[self.calls] = (heap, nbytes)
+        assert sum(n for h, n in self.held.values() if h == heap) <= self.adapter.heaps[heap], "more than the heap has"
+        return self.calls
+
+    def free(self, memory: int) -> None:
+        del self.held[memory]
+
+    def map(self, memory: int, nbytes: int) -> Any:
+        return bytearray(0)
+
+
+def decoder_weights(width: int, ffn: int, layers: int, kv: int, vocabulary: int) -> list[int]:
+    """Bytes of a llama's tensors in bf16; vectors are f32."""
+    layer = [width * width, width * kv, width * kv, width * width, width * ffn, width * ffn, width * ffn]
+    return [2 * n for n in layer * layers] + [4 * width] * (2 * layers + 1) + [2 * width * vocabulary]
+
+
+@pytest.mark.parametrize(
+    ("limits", "heap", "sizes", "most"),
+    [
+        # 1B and 8B in bf16 on a large GPU; 1B where an allocation is at most 1 GiB, and on a small GPU.
+        ((1 << 32, 1 << 30), 140 << 30, (2048, 8192, 16, 512, 128256), 70),
+        ((1 << 32, 1 << 32), 140 << 30, (4096, 14336, 32, 1024, 128256), 180),
+        ((1 << 30, 1 << 27), 8 << 30, (2048, 8192, 16, 512, 128256), 70),
+        ((1 << 32, 1 << 27), 4 << 30, (2048, 8192, 16, 512, 128256), 70),
+    ],
+)
+def test_a_model_lies_in_few_allocations(
+    limits: tuple[int, int], heap: int, sizes: tuple[int, int, int, int, int], most: int
+) -> None:
+    """Within the largest allocation and the heap, and little more than the tensors are."""
+    allocation, binding = limits
+    adapter = dataclasses.replace(
+        DISCRETE,
+        limits=dataclasses.replace(LIMITS, allocation_bytes=allocation, binding_bytes=binding),
+        heaps=(heap, *DISCRETE.heaps[1:]),
+    )
+    bank = Bank(adapter)
+    allocator = Allocator(_Blocks(bank), block_sizes(adapter))  # type: ignore[arg-type]
+    wanted = decoder_weights(*sizes)
+    (type,) = (t for t in types_for(adapter, BufferKind.WEIGHT, staged=False) if adapter.memory[t].heap == 0)
+    pieces = [allocator.take(type, nbytes, 256) for nbytes in wanted]
+    assert all(piece is not None for piece in pieces)
+    assert bank.calls == allocator.blocks <= most
+    assert sum(nbytes for _, nbytes in bank.held.values()) <= sum(wanted) + (128 << 20)
+    for piece in pieces:
+        assert piece is not None
+        allocator.give(piece)
+    allocator.trim()
+    assert not bank.held
+
+
+def test_a_model_that_a_heap_does_not_hold_is_refused_in_time() -> None:
+    """Where the heap ends there is no piece, and what is there stays."""
+    adapter = dataclasses.replace(DISCRETE, heaps=(2 << 30, *DISCRETE.heaps[1:]))
+    bank = Bank(adapter)
+    allocator = Allocator(_Blocks(bank), block_sizes(adapter))  # type: ignore[arg-type]
+    pieces = [allocator.take(0, nbytes, 256) for nbytes in decoder_weights(2048, 8192, 16, 512, 128256)]
+    assert None in pieces
+    held = sum(nbytes for _, nbytes in bank.held.values())
+    assert sum(piece.nbytes for piece in pieces if piece is not None) <= held <= 2 << 30
