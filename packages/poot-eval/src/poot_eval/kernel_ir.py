@@ -16,11 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from poot_eval import kernel_fragments as fragments
 from poot_eval.faults import CheckFault, DivergenceError, Fault
 from poot_eval.kernel_halves import LANES, mma, pack_bf16, packed_fma
 from poot_eval.kernel_memory import Lanes, Mask, Memory, Place, Spot
 from poot_eval.kernel_values import evaluate, poison
 from poot_executor.errors import DeviceTimeout, KernelError
+from poot_executor.kernel.fragments import FragmentType
 from poot_executor.kernel.ir import Block, Kernel, Op, Val
 
 Array = NDArray[Any]
@@ -243,6 +245,26 @@ def _packed_fma(run: _Run, op: Op, operands: list[Array], mask: Mask) -> tuple[A
     return (packed_fma(*operands, op.attrs["half"]),)
 
 
+def _fragment(run: _Run, op: Op, operands: list[Array], mask: Mask) -> tuple[Array, ...]:
+    if run.lanes.threads % run.width:
+        raise KernelError(f"kernel {run.kernel.name}: {op.kind} takes whole subgroups of {run.width} threads")
+    run.whole(mask, run.lanes.threads, op)
+    match op.kind:
+        case "fragment_load":
+            return (fragments.load(run.memory, run.at(op, mask), op, operands[0], run.width),)
+        case "fragment_store":
+            fragments.store(run.memory, run.at(op, mask), op, *operands, run.width)
+            return ()
+        case "fragment_fma":
+            return (fragments.fma(*operands),)
+    types = tuple(v.type for v in (*op.operands, *op.results) if isinstance(v.type, FragmentType))
+    if op.kind == "fragment_zero":
+        return (fragments.zero(types[0], run.width),)
+    groups = max(x.shape[0] for x in operands)
+    a, b, c = operands
+    return (fragments.mma(a, b, c, types[:3], (groups, run.lanes.threads), run.width),)
+
+
 def _full(run: _Run, value: Array) -> Array:
     return np.broadcast_to(value, (value.shape[0], run.lanes.threads))
 
@@ -329,6 +351,9 @@ _SPECIAL: Mapping[str, Callable[[_Run, Op, list[Array], Mask], Sequence[Array]]]
         "subgroup_shuffle": _shuffle, "subgroup_shuffle_xor": _shuffle,
         "pack_bf16": lambda run, op, operands, mask: (pack_bf16(*operands),),
         "packed_fma": _packed_fma, "mma": _mma,
+        **dict.fromkeys(
+            ("fragment_zero", "fragment_load", "fragment_store", "fragment_mma", "fragment_fma"), _fragment
+        ),
         "if": _if, "for": _for, "while": _while,
     }
 )  # fmt: skip

@@ -223,9 +223,8 @@ def _track_overlaps(kernel: Kernel, places: list[Place], races: bool) -> None:
 
     Raises KernelError where a buffer that is declared READ overlaps one that the kernel writes.
     """
-    written = {
-        op.attrs["buffer"] for op in kernel.body.walk() if op.kind in ("store", "atomic") and "buffer" in op.attrs
-    }
+    kinds = ("store", "atomic", "fragment_store")
+    written = {op.attrs["buffer"] for op in kernel.body.walk() if op.kind in kinds and "buffer" in op.attrs}
     for low, high, members in _clusters(places):
         if not written.intersection(members):
             continue

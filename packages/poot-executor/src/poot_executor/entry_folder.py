@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
 
@@ -167,6 +167,8 @@ def canonical(value: object) -> str:
     if isinstance(value, Mapping):
         items = sorted((canonical(k), canonical(v)) for k, v in value.items())
         return "{" + ",".join(f"{k}:{v}" for k, v in items) + "}"
+    if is_dataclass(value) and not isinstance(value, type):
+        return type(value).__name__ + canonical([getattr(value, field.name) for field in fields(value)])
     raise TypeError(f"what is hashed holds a {type(value).__name__}, which has no canonical text")
 
 

@@ -50,12 +50,14 @@ class Module:
         self._annotations: list[Words] = []
         self._globals: list[Words] = []
         self._known: dict[tuple[int, ...], int] = {}
+        self._locals: list[Words] = []
         self._prologue: list[Words] = []
         self._body: list[Words] = []
         self.main = self.id()
         self.block = self.id()
         """The label of the block that instructions are appended to."""
         self._entry_block = self.block
+        self.memory_model = GLSL450
 
     def id(self) -> int:
         """A new id."""
@@ -116,6 +118,12 @@ class Module:
             self._interface.append(variable)
         return variable
 
+    def local(self, pointer: int, storage: int) -> int:
+        """A variable of the function."""
+        variable = self.id()
+        self._locals.append(instruction(Code.VARIABLE, pointer, variable, storage))
+        return variable
+
     # The body
 
     def op(self, code: Code, *operands: int) -> None:
@@ -170,13 +178,13 @@ class Module:
         sections += [instruction(Code.EXTENSION, *literal(name)) for name in self._extensions]
         if self._glsl:
             sections.append(instruction(Code.EXT_INST_IMPORT, self._glsl, *literal(GLSL)))
-        sections.append(instruction(Code.MEMORY_MODEL, LOGICAL, GLSL450))
+        sections.append(instruction(Code.MEMORY_MODEL, LOGICAL, self.memory_model))
         sections.append(instruction(Code.ENTRY_POINT, COMPUTE, self.main, *literal(entry), *self._interface))
         sections += [instruction(Code.EXECUTION_MODE, self.main, *mode) for mode in self._modes]
         sections += [*self._names, *self._annotations, *self._globals]
         sections.append(instruction(Code.FUNCTION, void, self.main, 0, function))
         sections.append(instruction(Code.LABEL, self._entry_block))
-        sections += [*self._prologue, *self._body]
+        sections += [*self._locals, *self._prologue, *self._body]
         sections += [instruction(Code.RETURN), instruction(Code.FUNCTION_END)]
         head = [MAGIC, VERSION, 0, self._bound, 0]
         return head + [word for section in sections for word in section]

@@ -14,6 +14,7 @@ import numpy as np
 from poot_executor.compile.target import Caps
 from poot_executor.dtype import DType
 from poot_executor.errors import Unsupported
+from poot_executor.kernel.fragments import FragmentType, Use
 from poot_executor.kernel.ir import KERNEL_OPS, Access, Block, Kernel, KType, Op, Val
 from poot_executor.kernel.loop_rounds import loop_rounds
 from poot_executor.kernel.passes.expand import expand_routines
@@ -24,7 +25,19 @@ from poot_executor.known_arithmetic import INF_NAN_PRESERVE
 from poot_vulkan_device.accesses import Accesses
 from poot_vulkan_device.assembler import Module, to_bytes
 from poot_vulkan_device.features import DENORM_PRESERVE, ROUNDING_RTE
-from poot_vulkan_device.spirv import BuiltIn, Capability, Code, Decoration, Mode, Scope, Semantics, Storage
+from poot_vulkan_device.spirv import (
+    BFLOAT16,
+    NON_PRIVATE,
+    VULKAN,
+    BuiltIn,
+    Capability,
+    Code,
+    Decoration,
+    Mode,
+    Scope,
+    Semantics,
+    Storage,
+)  # fmt: skip
 
 ENTRY = "main"
 """The entry point's name in every module."""
@@ -71,6 +84,11 @@ class Emitter:
         self.accesses = Accesses(kernel)
         self.watched = watches_loops(kernel, caps)
         self.module = Module()
+        fragments = self.accesses.fragments
+        self.device_scope = Scope.QUEUE_FAMILY if fragments else Scope.DEVICE
+        """The widest scope that the memory model has without a further capability."""
+        self.shares = (NON_PRIVATE,) if fragments else ()
+        """Memory operands of loads and stores that barriers order."""
         self._rules = rules
         self._ids: dict[Val, int] = {}
         self._constants: dict[Val, int | float | bool] = {}
@@ -91,6 +109,10 @@ class Emitter:
             if feature in self.caps.features:
                 module.capability(capability, "SPV_KHR_float_controls")
                 module.mode(mode, 32)
+        if self.accesses.fragments:
+            module.memory_model = VULKAN
+            module.capability(Capability.VULKAN_MEMORY_MODEL, "SPV_KHR_vulkan_memory_model")
+            module.capability(Capability.COOPERATIVE_MATRIX, "SPV_KHR_cooperative_matrix")
         if self.watched:
             boolean = self.type(KType(DType.BOOL))
             pointer = module.declare(Code.TYPE_POINTER, Storage.FUNCTION, boolean)
@@ -121,6 +143,8 @@ class Emitter:
     def type(self, type: KType) -> int:
         """The id of a value's type."""
         module, dtype = self.module, type.dtype
+        if isinstance(type, FragmentType):
+            return self._fragment_type(type)
         if dtype is DType.BOOL:
             scalar = module.declare(Code.TYPE_BOOL)
         elif dtype is DType.F32:
@@ -128,6 +152,24 @@ class Emitter:
         else:
             scalar = module.declare(Code.TYPE_INT, 32, int(dtype is DType.I32))
         return scalar if type.width == 1 else module.declare(Code.TYPE_VECTOR, scalar, type.width)
+
+    def _fragment_type(self, type: FragmentType) -> int:
+        module, dtype = self.module, type.dtype
+        if dtype is DType.F16:
+            module.capability(Capability.FLOAT16)
+            element = module.declare(Code.TYPE_FLOAT, 16)
+        elif dtype is DType.BF16:
+            module.capability(Capability.BFLOAT16_TYPE, "SPV_KHR_bfloat16")
+            module.capability(Capability.BFLOAT16_COOPERATIVE_MATRIX)
+            element = module.declare(Code.TYPE_FLOAT, 16, BFLOAT16)
+        elif dtype is DType.I8:
+            module.capability(Capability.INT8)
+            element = module.declare(Code.TYPE_INT, 8, 1)
+        else:
+            element = self.type(KType(dtype))
+        use = {Use.A: 0, Use.B: 1, Use.SUM: 2}[type.use]
+        sizes = [self.word(n) for n in (Scope.SUBGROUP, type.rows, type.columns, use)]
+        return module.declare(Code.TYPE_COOPERATIVE_MATRIX, element, *sizes)
 
     def constant(self, type: KType, value: float | bool) -> int:
         """The id of a constant; of a vector all of whose lanes have the value."""
@@ -226,7 +268,7 @@ class Emitter:
             views = sum(seen == place for seen, _ in self._views)
             if self.kernel.params[place].access is Access.READ:
                 self.module.decorate(variable, Decoration.NON_WRITABLE)
-            elif place in self.accesses.exchanged:
+            elif place in self.accesses.exchanged and not self.accesses.fragments:
                 self.module.decorate(variable, Decoration.COHERENT)
             # Two parameters may be slices of one buffer, unless neither is written.
             if views > 1 or (writable > 1 and self.kernel.params[place].access is Access.READ_WRITE):
@@ -267,7 +309,7 @@ class Emitter:
         module.label(then)
         pointer = module.declare(Code.TYPE_POINTER, Storage.STORAGE_BUFFER, u32)
         word = module.result(Code.ACCESS_CHAIN, pointer, self._fault, self.word(0), self.word(0))
-        scope, semantics = self.word(Scope.DEVICE), self.word(Semantics.RELAXED)
+        scope, semantics = self.word(self.device_scope), self.word(Semantics.RELAXED)
         module.result(Code.ATOMIC_U_MAX, u32, word, scope, semantics, self.word(self.identity << 8 | code))
         module.op(Code.BRANCH, merge)
         module.label(merge)

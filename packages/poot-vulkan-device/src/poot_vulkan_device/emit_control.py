@@ -8,11 +8,12 @@ from collections.abc import Sequence
 
 from poot_executor.dtype import DType
 from poot_executor.errors import Unsupported
+from poot_executor.kernel.fragments import FragmentType
 from poot_executor.kernel.ir import KERNEL_OPS, KType, Op, Val
 from poot_executor.kernel.rules import Rules
 from poot_vulkan_device.assembler import Words
 from poot_vulkan_device.emit import Emitter, Rule
-from poot_vulkan_device.spirv import DONT_UNROLL, Code
+from poot_vulkan_device.spirv import DONT_UNROLL, Code, Storage
 
 _BOOL, _I32 = KType(DType.BOOL), KType(DType.I32)
 
@@ -21,7 +22,8 @@ _REPEATABLE = frozenset({"load", "shared_load", "if", "yield"})
 
 class _Loop:
     """Blocks and phis of a loop: the header, which holds the phis; whatever evaluates the condition; the body; the
-    continuation, which jumps back; the merge block after it.
+    continuation, which jumps back; the merge block after it. Matrix fragments are carried in variables, as in what
+    compilers of shading languages make: drivers know no other.
     """
 
     def __init__(self, e: Emitter, carried: Sequence[tuple[KType, int]]) -> None:
@@ -29,15 +31,22 @@ class _Loop:
         self._e = e
         before, self.header = module.block, module.id()
         self.body, self.again, self.merge = module.id(), module.id(), module.id()
+        self._variables = [_variable(e, type, initial) for type, initial in carried]
         module.op(Code.BRANCH, self.header)
         module.label(self.header)
-        phis = [module.phi(e.type(type), initial, before) for type, initial in carried]
-        self.values = [value for value, _ in phis]
+        phis = [
+            (0, []) if variable else module.phi(e.type(type), initial, before)
+            for (type, initial), variable in zip(carried, self._variables, strict=True)
+        ]
         self._phis: list[Words] = [words for _, words in phis]
         module.op(Code.LOOP_MERGE, self.merge, self.again, DONT_UNROLL)
         start = module.id()
         module.op(Code.BRANCH, start)
         module.label(start)
+        self.values = [
+            module.result(Code.LOAD, e.type(type), variable) if variable else value
+            for (value, _), (type, _), variable in zip(phis, carried, self._variables, strict=True)
+        ]
 
     def enter(self, condition: int) -> None:
         """Go on to the body where the condition holds, else out."""
@@ -52,10 +61,22 @@ class _Loop:
     def close(self, following: Sequence[int]) -> None:
         """Back to the header with what the next round carries; then go on after the loop."""
         module = self._e.module
-        for phi, value in zip(self._phis, following, strict=True):
-            module.add_pair(phi, value, module.block)
+        for phi, variable, value in zip(self._phis, self._variables, following, strict=True):
+            if variable:
+                module.op(Code.STORE, variable, value)
+            else:
+                module.add_pair(phi, value, module.block)
         module.op(Code.BRANCH, self.header)
         module.label(self.merge)
+
+
+def _variable(e: Emitter, type: KType, initial: int) -> int:
+    """The variable that carries a fragment, holding the first one; 0 for what a phi carries."""
+    if not isinstance(type, FragmentType):
+        return 0
+    variable = e.module.local(e.module.declare(Code.TYPE_POINTER, Storage.FUNCTION, e.type(type)), Storage.FUNCTION)
+    e.module.op(Code.STORE, variable, initial)
+    return variable
 
 
 def _note_cut(e: Emitter, condition: int) -> None:

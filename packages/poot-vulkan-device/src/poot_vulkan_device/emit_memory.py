@@ -30,9 +30,9 @@ def _offsets(e: Emitter, index: int, width: int) -> list[int]:
 def _load(e: Emitter, op: Op) -> None:
     place, index, type = op.attrs["buffer"], e.id(op.operands[0]), op.result.type
     if place not in e.accesses.atomic:
-        e.define(op, Code.LOAD, e.element(place, index, type.width))
+        e.define(op, Code.LOAD, e.element(place, index, type.width), *e.shares)
         return
-    scalar, scope, semantics = e.type(KType(type.dtype)), e.word(Scope.DEVICE), e.word(Semantics.RELAXED)
+    scalar, scope, semantics = e.type(KType(type.dtype)), e.word(e.device_scope), e.word(Semantics.RELAXED)
     lanes = [
         e.module.result(Code.ATOMIC_LOAD, scalar, e.element(place, at), scope, semantics)
         for at in _offsets(e, index, type.width)
@@ -46,9 +46,9 @@ def _load(e: Emitter, op: Op) -> None:
 def _store(e: Emitter, op: Op) -> None:
     place, (index, value), type = op.attrs["buffer"], e.ids(op), op.operands[1].type
     if place not in e.accesses.atomic:
-        e.module.op(Code.STORE, e.element(place, index, type.width), value)
+        e.module.op(Code.STORE, e.element(place, index, type.width), value, *e.shares)
         return
-    scope, semantics = e.word(Scope.DEVICE), e.word(Semantics.RELAXED)
+    scope, semantics = e.word(e.device_scope), e.word(Semantics.RELAXED)
     for lane, at in enumerate(_offsets(e, index, type.width)):
         part = value
         if type.width > 1:
@@ -59,10 +59,10 @@ def _store(e: Emitter, op: Op) -> None:
 def _shared_load(e: Emitter, op: Op) -> None:
     index, type = e.id(op.operands[0]), op.result.type
     if type.width == 1:
-        e.define(op, Code.LOAD, e.shared(op.attrs["array"], index))
+        e.define(op, Code.LOAD, e.shared(op.attrs["array"], index), *e.shares)
         return
     places = [e.shared(op.attrs["array"], at) for at in _offsets(e, index, type.width)]
-    lanes = [e.module.result(Code.LOAD, e.type(KType(type.dtype)), place) for place in places]
+    lanes = [e.module.result(Code.LOAD, e.type(KType(type.dtype)), place, *e.shares) for place in places]
     e.define(op, Code.COMPOSITE_CONSTRUCT, *lanes)
 
 
@@ -72,7 +72,7 @@ def _shared_store(e: Emitter, op: Op) -> None:
         part = value
         if type.width > 1:
             part = e.module.result(Code.COMPOSITE_EXTRACT, e.type(KType(type.dtype)), value, lane)
-        e.module.op(Code.STORE, e.shared(op.attrs["array"], at), part)
+        e.module.op(Code.STORE, e.shared(op.attrs["array"], at), part, *e.shares)
 
 
 _ATOMICS: Mapping[tuple[str, DType], Code] = {
@@ -90,7 +90,7 @@ _ATOMICS: Mapping[tuple[str, DType], Code] = {
 def _atomic(e: Emitter, op: Op) -> None:
     index, value = e.ids(op)
     if "buffer" in op.attrs:
-        pointer, scope = e.element(op.attrs["buffer"], index), Scope.DEVICE
+        pointer, scope = e.element(op.attrs["buffer"], index), e.device_scope
     else:
         pointer, scope = e.shared(op.attrs["array"], index), Scope.WORKGROUP
     code = _ATOMICS[op.attrs["operation"], op.result.dtype]
@@ -103,6 +103,8 @@ def _barrier(e: Emitter, op: Op) -> None:
         semantics |= Semantics.UNIFORM_MEMORY
     if e.accesses.shares_arrays or not e.accesses.shares_buffers:
         semantics |= Semantics.WORKGROUP_MEMORY
+    if e.accesses.fragments:
+        semantics |= Semantics.MAKE_AVAILABLE | Semantics.MAKE_VISIBLE
     scope = e.word(Scope.WORKGROUP)
     e.module.op(Code.CONTROL_BARRIER, scope, scope, e.word(semantics))
 

@@ -8,6 +8,7 @@ from poot_executor.kernel.rules import Rules
 from poot_vulkan_device.emit import Rule
 from poot_vulkan_device.emit_arith import add_arithmetic
 from poot_vulkan_device.emit_control import add_control
+from poot_vulkan_device.emit_fragments import add_fragments
 from poot_vulkan_device.emit_memory import add_memory
 
 
@@ -16,6 +17,7 @@ def _table() -> Rules[Rule]:
     add_arithmetic(rules)
     add_control(rules)
     add_memory(rules)
+    add_fragments(rules)
     return rules
 
 

@@ -122,6 +122,10 @@ class Code(IntEnum):
     GROUP_U_MAX = 357
     GROUP_F_MAX = 358
     S_DOT = 4450
+    TYPE_COOPERATIVE_MATRIX = 4456
+    COOPERATIVE_MATRIX_LOAD = 4457
+    COOPERATIVE_MATRIX_STORE = 4458
+    COOPERATIVE_MATRIX_MUL_ADD = 4459
 
 
 class Ext(IntEnum):
@@ -148,14 +152,20 @@ class Capability(IntEnum):
     """What a module declares that it uses."""
 
     SHADER = 1
+    FLOAT16 = 9
+    INT8 = 39
     GROUP_NON_UNIFORM = 61
     GROUP_ARITHMETIC = 63
     GROUP_SHUFFLE = 65
     DENORM_PRESERVE = 4464
     SIGNED_ZERO_INF_NAN_PRESERVE = 4466
     ROUNDING_MODE_RTE = 4467
+    BFLOAT16_TYPE = 5116
+    BFLOAT16_COOPERATIVE_MATRIX = 5118
+    VULKAN_MEMORY_MODEL = 5345
     DOT_PRODUCT_INPUT_4X8_PACKED = 6018
     DOT_PRODUCT = 6019
+    COOPERATIVE_MATRIX = 6022
 
 
 class Mode(IntEnum):
@@ -207,6 +217,7 @@ class Scope(IntEnum):
     DEVICE = 1
     WORKGROUP = 2
     SUBGROUP = 3
+    QUEUE_FAMILY = 5
 
 
 class Semantics(IntEnum):
@@ -216,13 +227,24 @@ class Semantics(IntEnum):
     ACQUIRE_RELEASE = 0x8
     UNIFORM_MEMORY = 0x40
     WORKGROUP_MEMORY = 0x100
+    MAKE_AVAILABLE = 0x2000
+    MAKE_VISIBLE = 0x4000
 
 
 COMPUTE = 5
 """The execution model GLCompute."""
 
-LOGICAL, GLSL450 = 0, 1
-"""Addressing and memory model."""
+LOGICAL, GLSL450, VULKAN = 0, 1, 3
+"""Addressing, and the two memory models."""
+
+NON_PRIVATE = 0x20
+"""The memory operand of accesses that threads order by barriers, in the Vulkan memory model."""
+
+BFLOAT16 = 0
+"""The encoding of 16-bit floats that are bf16."""
+
+SIGNED_FACTORS = 0xF
+"""Operands of a product of cooperative matrices: all its matrices are of signed integers."""
 
 REDUCE = 0
 """The group operation Reduce."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from poot_executor.dtype import DType
 from poot_executor.errors import KernelError
 from poot_executor.kernel.fold import Number
+from poot_executor.kernel.fragments import FragmentType
 from poot_executor.kernel.handle import Handle
 from poot_executor.kernel.ir import Access
 from poot_executor.kernel.packing import from_bf16, unpack_byte
@@ -94,6 +95,16 @@ class BufferRef:
         b = self._builder
         b.effect("store", b.as_index(index), b.as_handle(word, word_dtype(self.dtype)), buffer=self.index)
 
+    def load_fragment(self, index: Handle | int, type: FragmentType, stride: int, major: str = "row") -> Handle:
+        """A matrix fragment whose lines ("row" or "column") are `stride` words apart, from word `index`."""
+        at = self._builder.as_index(index)
+        return self._builder.emit("fragment_load", at, buffer=self.index, stride=stride, major=major, **type.attrs)
+
+    def store_fragment(self, index: Handle | int, value: Handle, stride: int, major: str = "row") -> None:
+        """Store a matrix fragment of sums, its lines `stride` elements apart, from element `index`."""
+        at = self._builder.as_index(index)
+        self._builder.effect("fragment_store", at, value, buffer=self.index, stride=stride, major=major)
+
     def index_handle(self, index: Handle | int) -> Handle:
         """An index as an i32 handle."""
         return self._builder.as_index(index)
@@ -147,6 +158,16 @@ class SharedRef:
     def load(self, index: Handle | int, width: int) -> Handle:
         """`width` (2 or 4) elements from `index`, a multiple of `width`, as a vector."""
         return self._builder.emit("shared_load", self._builder.as_index(index), array=self.index, width=width)
+
+    def load_fragment(self, index: Handle | int, type: FragmentType, stride: int, major: str = "row") -> Handle:
+        """A matrix fragment whose lines ("row" or "column") are `stride` elements apart, from element `index`."""
+        at = self._builder.as_index(index)
+        return self._builder.emit("fragment_load", at, array=self.index, stride=stride, major=major, **type.attrs)
+
+    def store_fragment(self, index: Handle | int, value: Handle, stride: int, major: str = "row") -> None:
+        """Store a matrix fragment of sums, its lines `stride` elements apart, from element `index`."""
+        at = self._builder.as_index(index)
+        self._builder.effect("fragment_store", at, value, array=self.index, stride=stride, major=major)
 
     def atomic(self, operation: str, index: Handle | int, value: Handle | int) -> Handle:
         """add, min, max or or on an i32 or u32 element; gives the old value."""

@@ -290,6 +290,29 @@ KERNEL_OPS: Mapping[str, OpRow] = MappingProxyType(
             "mma",
             pure=False,
         ),
+        # Matrices that a subgroup holds together: see `fragments`. Indices are of 32-bit elements and the same in a
+        # subgroup.
+        OpRow("fragment_zero", "", "sum", "attrs element, use, rows, columns: zeros", "fragments"),
+        OpRow(
+            "fragment_load",
+            "i32",
+            "fragment",
+            "attrs buffer or array (index), stride, major, element, use, rows, columns",
+            "fragments",
+            pure=False,
+        ),
+        OpRow(
+            "fragment_store", "i32, sum", "", "attrs buffer or array (index), stride, major", "fragments", pure=False
+        ),
+        OpRow(
+            "fragment_mma",
+            "a, b, sum",
+            "sum",
+            "a·b + c. Products of floats are exact; their sum is taken in an order and with roundings of the target's, "
+            "within its error `fragment_mma`: ULP of the magnitudes summed, by default 2. i32 wraps",
+            "fragments",
+        ),
+        OpRow("fragment_fma", "sum, sum, sum", "sum", "a·b + c by element, rounded once or twice", "fragments"),
         OpRow(
             "group_sum", "T", "T", "over the group, every thread gets it; a pass lowers it before emission", pure=False
         ),

@@ -9,6 +9,7 @@ from poot_executor.dtype import DType
 from poot_executor.errors import KernelError
 from poot_executor.kernel import packing
 from poot_executor.kernel.fold import Constant, Number, Same, fold
+from poot_executor.kernel.fragments import FragmentType
 from poot_executor.kernel.handle import Handle, constant_of, natural_dtype, number
 from poot_executor.kernel.ir import KType, Val
 
@@ -288,6 +289,20 @@ class Operations(ABC):
     def mma(self, a: Handle, c: Handle, d: Handle, dtype: DType) -> Handle:
         """A subgroup's a·c + d of matrix fragments, where the target has `mma`: see the operation table."""
         return self.emit("mma", a, c, d, half=str(dtype))
+
+    # Matrix fragments, where the target has `fragments`: see the module of that name
+
+    def fragment_zero(self, type: FragmentType) -> Handle:
+        """A fragment of sums that are all zero."""
+        return self.emit("fragment_zero", **type.attrs)
+
+    def fragment_mma(self, a: Handle, c: Handle, d: Handle) -> Handle:
+        """A subgroup's a·c + d of fragments."""
+        return self.emit("fragment_mma", a, c, d)
+
+    def fragment_fma(self, a: Handle, c: Handle, d: Handle) -> Handle:
+        """a·c + d of fragments of sums, element by element."""
+        return self.emit("fragment_fma", a, c, d)
 
     def group_sum(self, a: Value) -> Handle:
         """The sum over the group's threads, which each of them gets."""

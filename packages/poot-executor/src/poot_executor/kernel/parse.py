@@ -8,6 +8,7 @@ from typing import Any
 
 from poot_executor.dtype import DType
 from poot_executor.errors import KernelError
+from poot_executor.kernel.fragments import fragment_type
 from poot_executor.kernel.ir import Access, Block, Kernel, KType, Op, Param, SharedArray, Val
 
 _HEAD = re.compile(r"kernel (\S+) group_size=(\d+)(?: groups=(\d+)x(\d+)x(\d+))?")
@@ -125,6 +126,8 @@ class _Parser:
         return made
 
     def _type(self, text: str) -> KType:
+        if text not in self._types and "_" in text:
+            self._types[text] = fragment_type(text)
         if text not in self._types:
             dtype, _, width = text.partition("x")
             self._types[text] = KType(DType(dtype), int(width) if width else 1)

@@ -8,6 +8,7 @@ from typing import Any
 
 from poot_executor.dtype import DType
 from poot_executor.errors import KernelError
+from poot_executor.kernel.fragments import FragmentType, fragment_results
 from poot_executor.kernel.ir import Access, KType, Param, SharedArray
 
 VALUE_DTYPES = (DType.F32, DType.I32, DType.U32, DType.BOOL)
@@ -52,6 +53,8 @@ def result_types(
 
     Raises KernelError, without the line, where operands or attributes do not fit the operation.
     """
+    if kind.startswith("fragment_") or any(isinstance(type, FragmentType) for type in operands):
+        return fragment_results(kind, operands, attrs, params, shared)
     if kind in _NO_OPERANDS:
         _arity(kind, operands, 0)
         if kind == "group_id" and attrs.get("axis") not in (0, 1, 2):

@@ -13,8 +13,11 @@ from __future__ import annotations
 from poot_executor.kernel.ir import Block, Kernel, Op, Val
 
 _VARYING = frozenset(
-    {"thread_id", "lane_id", "subgroup_id", "atomic", "subgroup_shuffle", "subgroup_shuffle_xor", "mma"}
-)
+    {
+        "thread_id", "lane_id", "subgroup_id", "atomic", "subgroup_shuffle", "subgroup_shuffle_xor", "mma",
+        "fragment_load",
+    }
+)  # fmt: skip
 _SUBGROUP_REDUCTIONS = frozenset({"subgroup_sum", "subgroup_max", "subgroup_min"})
 _GROUP_REDUCTIONS = frozenset({"group_sum", "group_max", "group_min"})
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from poot_executor.dtype import DType
 from poot_executor.errors import KernelError
+from poot_executor.kernel.fragments import FragmentType
 from poot_executor.kernel.ir import KERNEL_OPS, Block, Kernel, KType, Op, Val
 from poot_executor.kernel.signatures import VALUE_DTYPES, WORD_DTYPES, result_types
 from poot_executor.kernel.uniform import Uniformity
@@ -18,6 +19,7 @@ _COLLECTIVE = frozenset(
     {
         "barrier", "subgroup_sum", "subgroup_max", "subgroup_min", "subgroup_shuffle", "subgroup_shuffle_xor",
         "group_sum", "group_max", "group_min", "mma",
+        "fragment_zero", "fragment_load", "fragment_store", "fragment_mma", "fragment_fma",
     }
 )  # fmt: skip
 _I32, _BOOL = KType(DType.I32), KType(DType.BOOL)
@@ -99,7 +101,8 @@ class _Verifier:
         for value in values:
             if value in self._defined:
                 raise _at(self._kernel, op, f"defines a value ({value.hint or value.type}) that is already defined")
-            if value.dtype not in VALUE_DTYPES or value.type.width not in (1, 2, 4):
+            plain = value.dtype in VALUE_DTYPES and value.type.width in (1, 2, 4)
+            if not plain and not isinstance(value.type, FragmentType):
                 raise _at(self._kernel, op, f"no value of a kernel is {value.type}")
             self._defined.add(value)
             self._visible.add(value)

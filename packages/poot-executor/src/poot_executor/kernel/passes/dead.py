@@ -7,7 +7,7 @@ from dataclasses import replace
 from poot_executor.kernel.ir import Block, Kernel, Op, Val
 from poot_executor.kernel.passes.fold import keep_carried
 
-_EFFECTS = frozenset({"store", "shared_store", "atomic", "barrier", "check"})
+_EFFECTS = frozenset({"store", "shared_store", "atomic", "barrier", "check", "fragment_store"})
 _CONTROL = frozenset({"for", "while", "if"})
 
 
