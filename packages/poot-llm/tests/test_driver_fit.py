@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from poot_executor.device import BufferKind, MemoryInfo
 from poot_executor.dtype import BF16, F32
 from poot_executor.errors import SettingsError
 from poot_llm.driver import DriverOptions, Layout
-from poot_llm.driver.kv_fit import KvPlan, fit, kv_price
+from poot_llm.driver.kv_fit import KvPlan, fit, kv_price, kv_states
 from poot_llm.registry import ModelHandle
 from poot_llm.sampling import SamplingParams
 
@@ -46,6 +47,15 @@ def test_the_price_of_a_position(handle: ModelHandle) -> None:
     price = kv_price(handle, F32)
     assert (price.position, price.state) == (POSITION, POSITION // 4)
     assert kv_price(handle, BF16).position == POSITION // 2
+
+
+def test_a_family_says_of_its_kv_what_a_step_keeps(handle: ModelHandle) -> None:
+    """A family that says nothing is traced: the states of its step and their bytes are the same."""
+    assert handle.family.kv is not None
+    silent = replace(handle, family=replace(handle.family, kv=None))
+    for activations in (F32, BF16):
+        assert kv_states(handle, activations) == kv_states(silent, activations)
+        assert kv_price(handle, activations) == kv_price(silent, activations)
 
 
 def test_what_fits_is_left_alone(handle: ModelHandle) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from poot_executor.device import MemoryInfo
 from poot_executor.dtype import DType
 from poot_executor.errors import SettingsError
+from poot_executor.graph.graph import TensorType
 from poot_executor.graph.keys import Storage
 from poot_llm.blocks.step import BLOCK, StepShape
 from poot_llm.driver.options import DriverOptions
@@ -54,15 +55,19 @@ class KvPlan:
 
 
 def kv_price(handle: ModelHandle, activations: DType) -> KvPrice:
-    """From the states of a step of the model."""
+    """From what the model's family says of its KV, else from the states of a step, which takes a trace."""
+    sizes = [state.nbytes for state in kv_states(handle, activations)]
+    return KvPrice(sum(sizes), max(sizes, default=0))
+
+
+def kv_states(handle: ModelHandle, activations: DType) -> list[TensorType]:
+    """What each KV state of a step holds of one position."""
+    if handle.family.kv is not None:
+        return [TensorType(shape, activations) for shape in handle.family.kv(handle.config)]
     shape = StepShape(1, 1, BLOCK, BLOCK)
     graph = trace_step(handle.family, handle.config, shape, handle.weights, Suffix.GREEDY, activations)
-    sizes = [
-        item.value.type.nbytes // BLOCK
-        for item in graph.inputs
-        if item.storage is Storage.STATE and len(item.value.shape) > 1
-    ]
-    return KvPrice(sum(sizes), max(sizes, default=0))
+    states = [item.value.type for item in graph.inputs if item.storage is Storage.STATE]
+    return [TensorType(kept.shape[1:], kept.dtype) for kept in states if len(kept.shape) > 1]
 
 
 def fit(

@@ -45,6 +45,8 @@ class Family:
       tokens that `step.last` names.
     - `inputs`: the values that a prompt may supply beside its tokens, a row f32[width] for some of its positions: the
       input's name and `width(config)`. The trace finds those of a step in `step.supplied`.
+    - `kv(config)`: the shape of what each KV state of the trace holds of one position, a state after the other. None
+      for a family that does not say: whoever asks then traces a step and looks.
     """
 
     name: str
@@ -56,3 +58,4 @@ class Family:
     trace: Callable[[Step, Any, Weights], Traced]
     ignored: Callable[[str], bool] = lambda _: False
     inputs: Mapping[str, Callable[[Any], int]] = field(default_factory=lambda: MappingProxyType({}))
+    kv: Callable[[Any], Iterable[tuple[int, ...]]] | None = None

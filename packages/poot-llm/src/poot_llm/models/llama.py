@@ -5,6 +5,7 @@ llama 2, llama 3 and their descendants (SmolLM2, TinyLlama) differ in numbers al
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import repeat
 from types import MappingProxyType
 
 from poot_executor.dtype import F32
@@ -90,6 +91,11 @@ def _mlp(step: Step, config: LlamaConfig, weights: Weights, layer: int, x: Trace
     return project(step, weights, swiglu(gate, up), *_keys(config.mlp_bias, layer, "down"))
 
 
+def _kv(config: LlamaConfig) -> Iterator[tuple[int, ...]]:
+    """K and V of each layer, as `cached_attention` keeps them."""
+    return repeat((config.kv_heads, config.head_dim), 2 * config.layers)
+
+
 def _keys(biased: frozenset[str], layer: int, role: str) -> tuple[WeightKey, WeightKey | None]:
     """A projection's weight, and its bias where it has one."""
     return WeightKey(layer, role), WeightKey(layer, f"{role}_bias") if role in biased else None
@@ -165,4 +171,5 @@ LLAMA = Family(
     trace=_trace,
     ignored=_ignored,
     inputs=MappingProxyType({EMBEDDINGS: lambda config: config.width}),
+    kv=_kv,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TypeAlias
@@ -17,6 +18,7 @@ MetadataValue: TypeAlias = "int | float | bool | str | NDArray | list[MetadataVa
 MAX_NESTING = 4
 """Arrays of arrays deeper than this are refused; no known file nests at all."""
 
+_U64 = struct.Struct("<Q")
 _BOOL, _STRING, _ARRAY = 7, 8, 9
 _NUMBERS: Mapping[int, np.dtype] = MappingProxyType(
     {
@@ -68,7 +70,44 @@ def _read_array(cursor: Cursor, what: str, nesting: int) -> MetadataValue:
     if type_id not in _LEAST:
         return _read_numbers(cursor, what, type_id, count)
     cursor.need(what, count, _LEAST[type_id])
+    if type_id == _STRING:
+        return _read_texts(cursor, what, count)
     return [_read_value(cursor, f"{what}[{i}]", type_id, nesting - 1) for i in range(count)]
+
+
+def _read_texts(cursor: Cursor, what: str, count: int) -> list[MetadataValue]:
+    """`count` strings. A vocabulary has 10^5 of them, so that a call of the cursor for each is most of what opening a
+    file costs: here their ends are found first, then all of their bytes are copied at once. At the first that does not
+    fit or is not UTF-8 the cursor takes over, and refuses it.
+    """
+    start = cursor.offset
+    rest = cursor.take(what, cursor.remaining)
+    ends = _ends(rest, count)
+    raw = bytes(rest[: ends[-1]]) if ends else b""
+    texts: list[MetadataValue] = []
+    at = 0
+    try:
+        for end in ends:
+            texts.append(str(raw[at + _U64.size : end], "utf-8"))
+            at = end
+    except UnicodeDecodeError:
+        pass
+    cursor.offset = start + at
+    while len(texts) < count:
+        texts.append(cursor.text(f"{what}[{len(texts)}]"))
+    return texts
+
+
+def _ends(rest: memoryview, count: int) -> list[int]:
+    """The byte after each of `count` strings that lie one after the other, as far as they are inside."""
+    ends: list[int] = []
+    end, last_start = 0, len(rest) - _U64.size
+    while len(ends) < count and end <= last_start:
+        end += _U64.size + _U64.unpack_from(rest, end)[0]
+        if end > len(rest):
+            break
+        ends.append(end)
+    return ends
 
 
 def _read_numbers(cursor: Cursor, what: str, type_id: int, count: int) -> NDArray:
