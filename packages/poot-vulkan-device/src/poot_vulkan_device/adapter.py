@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from poot_executor.kernel.fragments import FragmentShape
+
 
 class Kind(Enum):
     """What a physical device is."""
@@ -46,7 +48,8 @@ class Adapter:
     `version` is its Vulkan version (major, minor); `features` names what of the features and extensions that a device
     may use it has (see `instance`); `subgroup` is (default, least, greatest) width; `heaps` are the sizes of its memory
     heaps; `queue` is its queue family for compute, `stamp_bits` the valid bits of that family's time stamps and
-    `stamp_period` their unit in nanoseconds; `identity` tells devices and drivers apart.
+    `stamp_period` their unit in nanoseconds; `identity` tells devices and drivers apart; `fragments` are the matrix
+    products that a subgroup makes.
     """
 
     name: str
@@ -62,6 +65,7 @@ class Adapter:
     stamp_bits: int
     stamp_period: float
     identity: str
+    fragments: tuple[FragmentShape, ...] = ()
 
     @property
     def software(self) -> bool:

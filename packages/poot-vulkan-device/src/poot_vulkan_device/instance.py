@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 from poot_vulkan_device.adapter import Adapter, Kind, Limits, MemoryType
 from poot_vulkan_device.api import LOADER, Functions, Handle, check, ffi, number, struct, typed
+from poot_vulkan_device.cooperative import (
+    BFLOAT16,
+    COOPERATIVE_MATRIX,
+    MEMORY_MODEL,
+    NARROW,
+    cooperative_features,
+    fragment_shapes,
+)  # fmt: skip
 
 _KINDS = {1: Kind.INTEGRATED, 2: Kind.DISCRETE, 3: Kind.VIRTUAL, 4: Kind.CPU}
 _SUBGROUP_OPERATIONS = 1 | 4 | 8 | 16
@@ -22,7 +31,14 @@ ROBUSTNESS_2 = "VK_EXT_robustness2"
 BUDGET = "VK_EXT_memory_budget"
 DRIVER = "VK_KHR_driver_properties"
 
-_CORE_SINCE = {SIZE_CONTROL: (1, 3), INTEGER_DOT: (1, 3), FLOAT_CONTROLS: (1, 2), DRIVER: (1, 2)}
+_CORE_SINCE = {
+    SIZE_CONTROL: (1, 3), INTEGER_DOT: (1, 3), FLOAT_CONTROLS: (1, 2), DRIVER: (1, 2), MEMORY_MODEL: (1, 2),
+    NARROW: (1, 2),
+}  # fmt: skip
+_KNOWN = (
+    SIZE_CONTROL, INTEGER_DOT, FLOAT_CONTROLS, ROBUSTNESS_2, BUDGET, DRIVER, COOPERATIVE_MATRIX, MEMORY_MODEL, NARROW,
+    BFLOAT16,
+)  # fmt: skip
 
 
 class Instance:
@@ -76,8 +92,7 @@ class Instance:
         version = (first.apiVersion >> 22 & 0x7F, first.apiVersion >> 12 & 0x3FF)
         extensions = self.extensions(handle)
         has = frozenset(
-            name for name in (SIZE_CONTROL, INTEGER_DOT, FLOAT_CONTROLS, ROBUSTNESS_2, BUDGET, DRIVER)
-            if name in extensions or version >= _CORE_SINCE.get(name, (9, 0))
+            name for name in _KNOWN if name in extensions or version >= _CORE_SINCE.get(name, (9, 0))
         )  # fmt: skip
         subgroup, control, floats, driver, sizes = self._properties(handle, version, has)
         features = self._features(handle, version, has)
@@ -125,6 +140,7 @@ class Instance:
             queue=queue,
             stamp_bits=stamp_bits,
             stamp_period=limit.timestampPeriod,
+            fragments=fragment_shapes(self.functions, self._instance, handle, features),
             identity=f"{first.vendorID:04x}-{first.deviceID:04x}-{bytes(first.pipelineCacheUUID).hex()}",
         )
 
@@ -162,8 +178,7 @@ class Instance:
             self.functions.vkGetPhysicalDeviceFeatures(handle, plain)
             return {"robust"} if plain.robustBufferAccess else set()
         chain = feature_chain(has)
-        link([structure for structure, _, _ in chain])
-        first = chain[0][0] if chain else ffi.NULL
+        first = link([structure for structure, _, _ in chain])
         wanted: Any = typed("VkPhysicalDeviceFeatures2", "PHYSICAL_DEVICE_FEATURES_2", pNext=first)
         self.functions.vkGetPhysicalDeviceFeatures2(handle, wanted)
         found = {feature for structure, field, feature in chain if getattr(structure, field)}
@@ -220,13 +235,17 @@ def feature_chain(has: frozenset[str]) -> list[tuple[Any, str, str]]:
         chain.append(
             (typed("VkPhysicalDeviceShaderIntegerDotProductFeatures", name), "shaderIntegerDotProduct", "dot4")
         )
-    return chain
+    return [*chain, *cooperative_features(has)]
 
 
-def link(chain: list[Any]) -> None:
-    """Let each structure point to the next one."""
-    for structure, following in pairwise(chain):
+def link(chain: Sequence[Any]) -> Any:
+    """Let each structure point to the next one; gives the first. One that stands there several times is linked
+    once.
+    """
+    distinct = list({id(structure): structure for structure in chain}.values())
+    for structure, following in pairwise(distinct):
         structure.pNext = ffi.cast("void *", following)
+    return ffi.cast("void *", distinct[0]) if distinct else ffi.NULL
 
 
 def core(extension: str, version: tuple[int, int]) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 from poot_executor.errors import DeviceLost
 from poot_vulkan_device.adapter import Adapter
 from poot_vulkan_device.api import OUT_OF_MEMORY, Handle, check, ffi, number, result_name, typed
+from poot_vulkan_device.cooperative import BFLOAT16, COOPERATIVE_MATRIX, MEMORY_MODEL, NARROW
 from poot_vulkan_device.instance import (
     BUDGET,
     FLOAT_CONTROLS,
@@ -38,6 +39,16 @@ _EXTENSIONS = {
     "budget": BUDGET,
 }
 
+_OF_FRAGMENTS = {
+    "cooperative": COOPERATIVE_MATRIX,
+    "cooperative_robust": COOPERATIVE_MATRIX,
+    "memory_model": MEMORY_MODEL,
+    "float16": NARROW,
+    "int8": NARROW,
+    "bfloat16": BFLOAT16,
+}
+"""What matrix products need: enabled where the adapter has any."""
+
 
 class Native:
     """An opened physical device with one queue. It owns the instance."""
@@ -62,20 +73,15 @@ class Native:
     def _open(self) -> Handle:
         """The device with every feature that its adapter names."""
         adapter = self.adapter
-        names = {
-            name for feature, name in _EXTENSIONS.items()
-            if feature in adapter.features and not core(name, adapter.version)
-        }  # fmt: skip
-        used = frozenset(name for feature, name in _EXTENSIONS.items() if feature in adapter.features)
+        wanted = _EXTENSIONS | (_OF_FRAGMENTS if adapter.fragments else {})
+        used = frozenset(name for feature, name in wanted.items() if feature in adapter.features)
+        names = {name for name in used if not core(name, adapter.version)}
         chain = feature_chain(used)
-        for structure, field, _ in chain:
-            setattr(structure, field, 1)
-        structures = [structure for structure, _, _ in chain]
-        link(structures)
-        features: Any = typed("VkPhysicalDeviceFeatures2", "PHYSICAL_DEVICE_FEATURES_2")
+        for structure, field, feature in chain:
+            setattr(structure, field, int(feature in adapter.features))
+        first = link([structure for structure, _, _ in chain])
+        features: Any = typed("VkPhysicalDeviceFeatures2", "PHYSICAL_DEVICE_FEATURES_2", pNext=first)
         features.features.robustBufferAccess = 1
-        if structures:
-            features.pNext = structures[0]
         priority = ffi.new("float[1]", [1.0])
         queue = typed(
             "VkDeviceQueueCreateInfo", "DEVICE_QUEUE_CREATE_INFO",

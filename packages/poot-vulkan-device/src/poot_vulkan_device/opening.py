@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 
 from poot_executor.cache import CompileCache, source_digest
 from poot_executor.compile.target import Caps
 from poot_executor.errors import DeviceNotFound, OutOfMemory, Unsupported
+from poot_executor.kernel.fragments import FEATURE as FRAGMENTS
 from poot_executor.known_answers import (
     DOT4,
     PACK_HALF,
@@ -21,6 +23,7 @@ from poot_executor.known_answers import (
     subgroup_width,
 )  # fmt: skip
 from poot_executor.known_arithmetic import CONTRACTION, DENORMALS, FUSED, INF_NAN_PRESERVE, arithmetic_cases
+from poot_executor.known_fragments import fragment_case
 from poot_executor.settings import DeviceSettings
 from poot_vulkan_device.adapter import Adapter
 from poot_vulkan_device.caps import Arithmetic, caps_of, work_budget
@@ -72,7 +75,7 @@ def open_adapter(instance: Instance, place: int, settings: DeviceSettings, *, st
         raise
     for feature, reason in device.switched_off.items():
         # What a driver names and gets wrong is its fault; the rest is merely not there.
-        level = logging.WARNING if feature in _NAMED | {SIZE_CONTROL} else logging.INFO
+        level = logging.INFO if feature in _ALWAYS_TRIED else logging.WARNING
         logger.log(level, "vulkan: %s is switched off: %s", feature, reason)
     return device
 
@@ -92,7 +95,27 @@ def _settle(device: VulkanDevice, native: Native, features: frozenset[str]) -> N
             width, reason = _fixed_width(device, case, answer)
             wrong |= {} if reason is None else {SIZE_CONTROL: reason}
     caps = settled(adapter, features, wrong, width)
-    device.settle(caps, {name: reason for name, reason in wrong.items() if name in features | {SIZE_CONTROL}})
+    off = {name: reason for name, reason in wrong.items() if name in features | {SIZE_CONTROL}}
+    device.settle(caps, off)
+    if adapter.fragments and width is not None:
+        device.settle(*_with_fragments(device, caps, off))
+
+
+def _with_fragments(device: VulkanDevice, caps: Caps, off: Mapping[str, str]) -> tuple[Caps, dict[str, str]]:
+    """The caps with the matrix products that the driver names and that are right, and what is off with those that are
+    not.
+    """
+    shapes = device.adapter.fragments
+    wrong: dict[str, str] = {}
+    device.settle(replace(caps, features=caps.features | {FRAGMENTS}, fragments=shapes), off)
+    for shape in shapes:
+        case = fragment_case(shape, caps.subgroup_width or 1)
+        _, reason = _tried(device, case)
+        if reason is not None:
+            wrong[case.feature] = reason
+    right = tuple(shape for shape in shapes if str(shape) not in wrong)
+    features = caps.features | ({FRAGMENTS} if right else set())
+    return replace(caps, features=features, fragments=right), {**off, **wrong}
 
 
 def settled(adapter: Adapter, features: frozenset[str], wrong: Mapping[str, str], width: int | None) -> Caps:
