@@ -122,10 +122,10 @@ def test_dispatches_per_layer_are_those_between_layers():
 def test_declines_are_grouped():
     """A column sum that is read along rows: the same reason for both, whatever the values are."""
     b = Builder("twice")
-    x = b.slot(SlotKey(SlotKind.INPUT, "x"), TensorType((4, 8), F32))
+    x = b.slot(SlotKey(SlotKind.INPUT, "x"), TensorType((40, 8), F32))
     for name in "ab":
         sums = p.reshape(p.sum_(x * len(name), 0), (1, 8))
-        b.output(name, p.exp(x - p.broadcast(sums, (4, 8))))
+        b.output(name, p.exp(x - p.broadcast(sums, (40, 8))))
         x = x * 3.0
     made = compile(b.build(), Target("paper", Caps()))
     assert len(made.declines) == 2
