@@ -7,10 +7,12 @@ import pytest
 
 from poot_eval.conformance.inputs import Rng
 from poot_eval.kernel_values import fma
+from poot_executor.kernel.fragments import FEATURE as FRAGMENTS
 from poot_executor.kernel.ir import KERNEL_OPS
 from poot_executor.kernel_device import KernelDevice
 from poot_executor.known_answers import GROUP, SUBGROUP, Words, answer_of, cases, subgroup_width
 from poot_executor.known_arithmetic import CONTRACTION, DENORMALS, FUSED, arithmetic_cases
+from poot_executor.known_fragments import fragment_case
 
 CASES = {case.feature: case for case in (*cases(), *arithmetic_cases())}
 ARITHMETIC = frozenset({CONTRACTION, DENORMALS, FUSED})
@@ -30,9 +32,18 @@ class KnownAnswerConformance:
     """Features that are on were proved, and stay so."""
 
     def test_every_optional_operation_that_the_device_has_is_proved(self, device: KernelDevice) -> None:
-        """What the operation table needs and the caps name has a case here, or one of the device's own."""
+        """What the operation table needs and the caps name has a case."""
         needed = {row.needs for row in KERNEL_OPS.values()} & device.target.caps.features
-        assert needed <= set(CASES) | getattr(device, "proved", frozenset())
+        assert needed <= {*CASES, FRAGMENTS}
+
+    def test_matrix_products_are_right(self, device: KernelDevice) -> None:
+        """Each that the caps name."""
+        caps = device.target.caps
+        if not caps.fragments or caps.subgroup_width is None:
+            pytest.skip("this device has no matrix fragments")
+        for shape in caps.fragments:
+            case = fragment_case(shape, caps.subgroup_width)
+            assert case.wrong(case.given, answer_of(device, case)) is None
 
     @pytest.mark.parametrize("feature", CASES)
     def test_a_feature_that_is_on_answers_right(self, device: KernelDevice, feature: str) -> None:
