@@ -32,6 +32,12 @@ class WindowNodes:
     columns: Node = None
     _shared: dict[tuple[Value, ...], tuple[Node, ...]] = field(default_factory=dict)
 
+    def clear(self) -> None:
+        """Forget the model."""
+        self.windows.clear()
+        self.columns = None
+        self._shared.clear()
+
     def window(self, key: StateKey, heads: int, positions: int, width: int) -> Node:
         """The parameter of a state."""
         if key not in self.windows:

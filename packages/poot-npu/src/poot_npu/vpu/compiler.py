@@ -17,8 +17,10 @@ from poot_executor.compile.program import Program
 from poot_executor.weights import WeightKey
 from poot_npu.vpu.blobs import BlobFolder, Entry
 from poot_npu.vpu.faces import read, written
+from poot_npu.vpu.memory import give_back_freed
 from poot_npu.vpu.model import Interface, Lowered, contracted_rows, lower_program
 from poot_npu.vpu.modes import Mode
+from poot_npu.vpu.packed import shared
 from poot_npu.vpu.prepared import Prepared
 from poot_npu.vpu.weights import Stored
 
@@ -31,15 +33,23 @@ class Compiled:
     models: tuple[Any, ...]
     keep: tuple[Any, ...]
 
+    def settle(self) -> None:
+        """Give back pages of files that making the models, or their first step, has touched."""
+        for held in self.keep:
+            if isinstance(held, Entry):
+                held.settle()
+
 
 class Compiler:
-    """Compiles for one device in one mode. Models are kept in `folder`, None for nowhere."""
+    """Compiles for one device in one mode. Models are kept in `folder`, None for nowhere; `built` counts the programs
+    whose models were not found there."""
 
     def __init__(self, core: Any, mode: Mode, folder: Path | None) -> None:
         self._core = core
         self._mode = mode
         self._prepared = Prepared()
         self.blobs = BlobFolder(folder)
+        self.built = 0
         self._context = self._describe() if self.blobs else ""
 
     def compiled(self, program: Program, weights: Mapping[WeightKey, Stored]) -> tuple[Lowered, Compiled]:
@@ -52,6 +62,7 @@ class Compiler:
         finally:
             for weight in weights.values():
                 weight.settle()
+            give_back_freed()
 
     def forget(self, weight: Stored) -> None:
         """Drop what was made of a weight that is freed."""
@@ -65,20 +76,21 @@ class Compiler:
             return lowered, self._made(lowered, properties)
         key = self._key(program, weights, properties)
         entry = self.blobs.read(key)
-        found = None if entry is None else self._imported(entry, program, properties)
+        found = None if entry is None else self._imported(entry, program, lowered, properties)
         if found is None:
             fresh = self._made(lowered, properties)
             blobs = [model.export_model().getbuffer() for model in fresh.models if model is not None]
             self.blobs.write(key, written(fresh.faces, program), blobs)
             # What is read back from disk shares its constants with the file, and needs no copies of the weights.
             entry = self.blobs.read(key)
-            found = None if entry is None else self._imported(entry, program, properties)
+            found = None if entry is None else self._imported(entry, program, lowered, properties)
             if found is None:
                 return lowered, fresh
             self._prepared.forget()
         return lowered, found
 
     def _made(self, lowered: Lowered, properties: dict[str, Any]) -> Compiled:
+        self.built += 1
         built = lowered.build()
         models = tuple(
             None if stage is None else self._core.compile_model(stage.model, self._mode.device, properties)
@@ -87,17 +99,17 @@ class Compiler:
         faces = tuple(None if stage is None else stage.interface for stage in built)
         return Compiled(faces, models, tuple(stage.keep for stage in built if stage is not None))
 
-    def _imported(self, entry: Entry, program: Program, properties: dict[str, Any]) -> Compiled | None:
+    def _imported(
+        self, entry: Entry, program: Program, lowered: Lowered, properties: dict[str, Any]
+    ) -> Compiled | None:
         """None for an entry that the runtime, or this version, does not take."""
         try:
             faces = read(entry.text, program)
-            blobs = iter(entry.blobs)
+            if len(faces) != len(lowered.plan.stages):
+                raise ValueError(f"{len(faces)} models of {len(lowered.plan.stages)} stages")  # noqa: TRY301
+            blobs = (shared(blob, blob.shape, openvino.Type.u8) for blob in entry.blobs)
             models = tuple(
-                None
-                if face is None
-                else self._core.import_model(
-                    openvino.Tensor(next(blobs), shared_memory=True), self._mode.device, properties
-                )
+                None if face is None else self._core.import_model(next(blobs), self._mode.device, properties)
                 for face in faces
             )
         except (RuntimeError, ValueError, KeyError, TypeError, IndexError, StopIteration):

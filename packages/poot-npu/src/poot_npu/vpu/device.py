@@ -24,6 +24,9 @@ from poot_npu.vpu.recording import VpuRecording, bind
 from poot_npu.vpu.weights import Stored
 from poot_npu.vpu.window import drop, flush
 
+FIRST_STEPS = 4
+"""Steps that may still touch memory which later ones do not."""
+
 
 @dataclass(slots=True, eq=False)
 class Flight:
@@ -42,6 +45,7 @@ class Models:
     weights: tuple[Buffer, ...]
     lowered: Lowered
     made: Compiled
+    steps: int = 0
     users: set[VpuRecording] = field(default_factory=set)
 
 
@@ -209,6 +213,9 @@ class VpuDevice(Device):
         if flight.done:
             return
         flight.done = True
+        models = next((m for m in self._models if m.steps < FIRST_STEPS and flight.recording in m.users), None)
+        if models is not None:
+            models.steps += 1
         try:
             flight.recording.complete(self._settings.timeout)
         except DeviceError as error:
@@ -217,6 +224,8 @@ class VpuDevice(Device):
                 self._unusable = str(error)
         except RuntimeError as error:
             flight.fault = self._lost(error)
+        if models is not None:
+            models.made.settle()  # first steps touch what importing left alone
 
     def _lost(self, error: Exception) -> DeviceLost:
         self._unusable = f"OpenVINO failed: {' '.join(str(error).split())}"

@@ -77,12 +77,15 @@ class Lowered:
 
         Raises Unsupported naming the operation.
         """
-        return tuple(self._stage_model(number, stage) for number, stage in enumerate(self.plan.stages))
+        built = tuple(self._stage_model(number, stage) for number, stage in enumerate(self.plan.stages))
+        # What was collected on the way holds the weights: each model has its own of it.
+        self.made.clear()
+        self.swept.clear()
+        return built
 
     def _stage_model(self, number: int, stage: Stage) -> StageModel | None:
         graph, made, swept = self.graph, self.made, self.swept
-        made.tables.clear()
-        made.keep.clear()
+        made.clear()
         low = Lowering(graph)
         parameters: dict[Value, Node] = {}
         mine = set(stage.values)

@@ -85,7 +85,7 @@ def bind(
 ) -> VpuRecording:
     """Requests of the compiled models over this memory."""
     homes = _Homes(lowered.graph, program, bindings)
-    homes.together([a.values.rows for a in lowered.attentions])
+    rows = homes.together([a.values.rows for a in lowered.attentions])
     stages = []
     for face, made, stage in zip(faces, compiled, lowered.plan.stages, strict=True):
         request, faults, names = None, np.empty(0, np.int32), ()
@@ -100,7 +100,7 @@ def bind(
     prepare = [_dropped(lowered, bindings)]
     first = faces[0]
     if first is not None and first.windows:
-        windows = BoundWindows(first, stages[0].request, homes, lowered, bindings)
+        windows = BoundWindows(first, stages[0].request, rows, homes, lowered, bindings)
         prepare.append(windows.fit)
         finish.insert(0, windows.check)
     buffers = [*bindings.states.values(), bindings.inputs.buffer, bindings.outputs.buffer]
@@ -110,7 +110,15 @@ def bind(
 class BoundWindows:
     """The windows of a recording's first model: made to fit before each step, and bound where they changed."""
 
-    def __init__(self, model: Interface, request: Any, homes: _Homes, lowered: Lowered, bindings: Bindings) -> None:
+    def __init__(
+        self,
+        model: Interface,
+        request: Any,
+        rows: tuple[NDArray[np.float32], ...],
+        homes: _Homes,
+        lowered: Lowered,
+        bindings: Bindings,
+    ) -> None:
         self._request = request
         self._uses = model.windows
         self._memories = [memory_of(bindings.states[use.key]) for use in model.windows]
@@ -120,7 +128,7 @@ class BoundWindows:
         self._sweep = sweep_of(lowered.graph, lowered.attentions, homes.slot)
         self._columns = np.arange(self._sweep.capacity, dtype=np.int32)
         self._length = 0
-        self._rows = homes.together([a.values.rows for a in lowered.attentions])
+        self._rows = rows
 
     def fit(self) -> None:
         """Sweep as many positions as the step sees."""
@@ -136,7 +144,7 @@ class BoundWindows:
 
     def check(self) -> None:
         """Remember where a state got what is not finite."""
-        if not np.isfinite(self._rows).all():
+        if not all(np.isfinite(rows).all() for rows in self._rows):
             for memory in self._memories:
                 memory.finite = False
 
@@ -190,7 +198,6 @@ class _Homes:
         for value, memory in self._fields:
             if graph.input(value) is None:
                 self._places.setdefault(value, memory[: value.type.nbytes])
-        self._together: NDArray[np.float32] | None = None
 
     def bytes(self, value: Value) -> Bytes:
         """The memory of a value that is read."""
@@ -217,16 +224,16 @@ class _Homes:
         """A state's first bytes: a smaller entry sees the first rows of a longer buffer."""
         return memory_of(self._bindings.states[key]).data[:nbytes]
 
-    def together(self, values: list[Value]) -> NDArray[np.float32]:
-        """Values f32 that get memory of their own, one after another; all of it."""
-        if self._together is None:
-            distinct = list(dict.fromkeys(v for v in values if v not in self._places))
-            self._together = np.zeros(sum(v.type.count for v in distinct), np.float32)
-            start = 0
-            for value in distinct:
-                self._places[value] = self._together[start : start + value.type.count].view(np.uint8)
-                start += value.type.count
-        return self._together
+    def together(self, values: list[Value]) -> tuple[NDArray[np.float32], ...]:
+        """The memory of f32 values. Those that a model computes lie one after another, in one array."""
+        distinct = list(dict.fromkeys(values))
+        ours = [value for value in distinct if value not in self._places and self._graph.input(value) is None]
+        whole = np.zeros(sum(value.type.count for value in ours), np.float32)
+        start = 0
+        for value in ours:
+            self._places[value] = whole[start : start + value.type.count].view(np.uint8)
+            start += value.type.count
+        return whole, *(self.bytes(value).view(np.float32) for value in distinct if value not in ours)
 
     def state_memory(self, key: StateKey) -> Memory:
         """A state's memory, with its window."""

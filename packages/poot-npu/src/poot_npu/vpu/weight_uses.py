@@ -35,6 +35,11 @@ class WeightNodes:
     keep: list[Any] = field(default_factory=list)
     tables: dict[WeightKey, Node] = field(default_factory=dict)
 
+    def clear(self) -> None:
+        """Begin another model."""
+        self.keep.clear()
+        self.tables.clear()
+
     def table(self, key: WeightKey, weight: Stored) -> Node:
         """The parameter over a weight."""
         if key not in self.tables:
