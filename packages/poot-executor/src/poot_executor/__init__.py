@@ -1,15 +1,11 @@
 """The backend-neutral contract of poot: graph, compiler, kernel language, device, engine.
 
-What most callers need is here; `poot_executor.graph`, `.compile` and `.kernel` hold the rest.
+What most callers need is here; `poot_executor.graph`, `.compile` and `.kernel` hold the rest. A name is imported when
+it is asked for: who needs `poot_executor.errors` alone pays for no compiler, nor for numpy.
 """
 
-from poot_executor.device import Device, Driver
-from poot_executor.discover import Choice, Status, commands, installed, open_device, survey
-from poot_executor.engine import Engine
-from poot_executor.errors import PootError
-from poot_executor.executor import EntryId, ExecutableId, Executor, StepId, StepInputs, StepOutputs
-from poot_executor.settings import DeviceSettings, Settings, read_settings
-from poot_executor.stats import EngineStats
+from poot_executor.exports import __dir__ as __dir__
+from poot_executor.exports import __getattr__ as __getattr__
 
 __all__ = [
     "Choice",
