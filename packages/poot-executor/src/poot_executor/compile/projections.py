@@ -29,6 +29,7 @@ from poot_executor.compile.region import Projection, Region, Regions, Segment
 from poot_executor.compile.schedule import contraction_schedule
 from poot_executor.compile.schedule_fragments import STEP_ROWS
 from poot_executor.compile.schedule_picks import MEASURED, norm_key
+from poot_executor.compile.schedule_tile import tile_schedule
 from poot_executor.compile.target import Caps, Pick
 from poot_executor.graph.graph import Equation, Graph, Value
 from poot_executor.layout import WeightLayout
@@ -336,6 +337,8 @@ class _Fuser:
             return None
         if "mma" in self.caps.features and left.shape[0] > STEP_ROWS:
             return None  # Fragments stage many rows in any order, and would norm each of them for every group.
+        if self._tiles(left):
+            return None  # Likewise.
         experts = self._experts(region)
         readers = [r for r in self.readers[source] if r not in experts]
         if not all(r.root in self.taken for r in readers):
@@ -356,6 +359,13 @@ class _Fuser:
     def _experts(self, norm: Region) -> list[Region]:
         """Regions of experts whose groups can norm their rows for themselves."""
         return [r for r in self.readers[norm.root] if takes_norm(self.graph, r, norm, self.stored)]
+
+    def _tiles(self, left: Value) -> bool:
+        """Do tiles of many rows take what reads this input?"""
+        segments = [s for _, s in self.segments[left]]
+        weights = [(weight_of(self.graph, s.anchors[0]), s) for s in segments]
+        layouts = [(self.layouts[weight], s) for weight, s in weights if weight is not None]
+        return tile_schedule(layouts, left.shape[0], left.dtype, self.caps) is not None
 
     def _source(self, value: Value) -> Value:
         """The stored value under reshapes and casts, which a contraction's input may wear."""

@@ -49,6 +49,7 @@ class Caps:
     `group_threads` is the group size that schedules start from, `parallel_groups` how many groups keep the
     device busy, and `split_tiles` the fewest tiles of positions for which it pays that another group takes them.
     `few_programs` says that a program takes seconds to be made ready, and memory of its own for weights.
+    `many_rows` activation rows and more are contracted in tiles that the threads of a group share; None: never.
     `fragments` are the products of opaque matrix fragments that a target with the feature "fragments" has.
     `pick` is the compiler's own: tunables that were measured for the region that is being scheduled.
     """
@@ -73,6 +74,7 @@ class Caps:
     flushes_denormals: bool = False
     few_programs: bool = False
     errors: Mapping[str, float] = field(default_factory=lambda: EXACT_ERRORS, hash=False)
+    many_rows: int | None = None
     fragments: tuple[FragmentShape, ...] = ()
     pick: Pick = ()
 

@@ -14,6 +14,7 @@ from poot_executor.compile.lower.rows import lower_rows
 from poot_executor.compile.lower.sample import lower_random, lower_sample
 from poot_executor.compile.lower.scatter import lower_scatter
 from poot_executor.compile.lower.select import lower_argmax, lower_top_k
+from poot_executor.compile.lower.tile import lower_tile
 from poot_executor.compile.region import Region
 from poot_executor.compile.target import Caps
 from poot_executor.errors import Unsupported
@@ -43,7 +44,8 @@ def lower_region(scene: Scene, region: Region, caps: Caps) -> list[Draft]:
         if region.projection is not None and region.kind == "indexed_contraction":
             return lower_experts(scene, region, caps)
         if region.projection is not None:
-            return lower_fragments(scene, region, caps) or lower_projection(scene, region, caps)
+            special = lower_fragments(scene, region, caps) or lower_tile(scene, region, caps)
+            return special or lower_projection(scene, region, caps)
         made = TEMPLATES[region.kind](scene, region, caps)
         return made if isinstance(made, list) else [made]
     except Unsupported as refusal:
