@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
+import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,10 +14,14 @@ from typing import Any
 import pytest
 
 from poot_eval.conformance.vulkan_layer import FaultLayer, build_or_skip
+from poot_executor.compile.target import Caps
 from poot_executor.errors import DeviceNotFound
+from poot_executor.kernel.ir import Kernel
 from poot_executor.settings import DeviceSettings, read_settings
+from poot_vulkan_device import device as device_module
 from poot_vulkan_device.device import VulkanDevice
 from poot_vulkan_device.driver import VulkanDriver
+from poot_vulkan_device.emit import emit
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -143,6 +149,37 @@ def validated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
     log = folder / "log.txt"
     assert not log.exists() or not log.read_text(), log.read_text()[:4000]
+
+
+MODULES = 250
+"""Modules of a file of tests that spirv-val looks at where a run takes parts of sweeps."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def valid_modules(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """spirv-val accepts every module that devices compile in a file of tests; with --sweep, a part of them."""
+    modules: set[bytes] = set()
+
+    def kept(kernel: Kernel, caps: Caps) -> bytes:
+        code = emit(kernel, caps)
+        modules.add(code)
+        return code
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device_module, "emit", kept)
+        yield
+    validator = shutil.which("spirv-val")
+    if validator is None or not modules:
+        return
+    chosen = sorted(modules)
+    if request.config.getoption("--sweep", None) is not None and len(chosen) > MODULES:
+        chosen = random.sample(chosen, MODULES)
+    path = tmp_path_factory.mktemp("modules") / "module.spv"
+    for code in chosen:
+        path.write_bytes(code)
+        command = [validator, "--target-env", "vulkan1.1", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
 @pytest.fixture(scope="session")

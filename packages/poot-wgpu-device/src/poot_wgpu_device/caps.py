@@ -50,8 +50,10 @@ class Adapter:
         return self.name.startswith("llvmpipe")
 
 
-def caps_of(adapter: Adapter, features: Set[str], subgroup_width: int | None) -> Caps:
-    """The caps of an adapter with those kernel features."""
+def caps_of(
+    adapter: Adapter, features: Set[str], subgroup_width: int | None, *, flushes_denormals: bool = False
+) -> Caps:
+    """The caps of an adapter with those kernel features. `flushes_denormals` says that it was seen to."""
     limit = adapter.limits
     groups = limit["groups"]
     width = subgroup_width if "subgroup" in features else None
@@ -77,7 +79,7 @@ def caps_of(adapter: Adapter, features: Set[str], subgroup_width: int | None) ->
         # naga asks for no exact arithmetic. Mesa's llvmpipe does not fuse, but simplifies (a + b) − a and factors a·b
         # + a·c.
         contracts=True,
-        # llvmpipe keeps denormals; WGSL lets any implementation flush them.
-        flushes_denormals=not adapter.is_llvmpipe,
+        # WGSL lets any implementation flush denormals; of llvmpipe what was seen holds: newer ones do.
+        flushes_denormals=flushes_denormals or not adapter.is_llvmpipe,
         errors=LLVMPIPE_ERRORS if adapter.is_llvmpipe else WGSL_ERRORS,
     )

@@ -7,6 +7,7 @@ import logging
 from poot_executor.cache import CompileCache, source_digest
 from poot_executor.errors import OutOfMemory, Unsupported
 from poot_executor.known_answers import SUBGROUP, answer_of, cases, subgroup_width
+from poot_executor.known_arithmetic import DENORMALS, arithmetic_cases
 from poot_executor.settings import DeviceSettings
 from poot_wgpu_device.caps import ALWAYS_TRIED, WANTED, Adapter, caps_of
 from poot_wgpu_device.device import WgpuDevice
@@ -41,17 +42,21 @@ def _settle(device: WgpuDevice, facts: Adapter, named: frozenset[str]) -> None:
     """Run the cases and leave the device with what they prove."""
     switched_off: dict[str, str] = {}
     width = None
-    for case in cases():
-        if case.feature not in named:
+    flushes = False
+    (denormals,) = (case for case in arithmetic_cases() if case.feature == DENORMALS)
+    for case in (*cases(), denormals):
+        if case.feature not in named | {DENORMALS}:
             continue
         try:
             answer = answer_of(device, case)
             reason = case.wrong(case.given, answer)
         except (WgpuError, Unsupported, OutOfMemory) as error:
-            switched_off[case.feature] = str(error)
-            continue
-        if reason is not None:
+            reason = str(error)
+        if case.feature == DENORMALS:
+            flushes = reason is not None
+        elif reason is not None:
             switched_off[case.feature] = reason
         elif case.feature == SUBGROUP and facts.subgroup_sizes[0] == facts.subgroup_sizes[1]:
             width = subgroup_width(answer)
-    device.settle(caps_of(facts, named - switched_off.keys(), width), switched_off)
+    caps = caps_of(facts, named - switched_off.keys(), width, flushes_denormals=flushes)
+    device.settle(caps, switched_off)
