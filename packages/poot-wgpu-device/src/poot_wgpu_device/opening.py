@@ -6,7 +6,7 @@ import logging
 
 from poot_executor.cache import CompileCache, source_digest
 from poot_executor.errors import OutOfMemory, Unsupported
-from poot_executor.known_answers import SUBGROUP, answer_of, cases, subgroup_width
+from poot_executor.known_answers import SUBGROUP, Case, Words, answer_of, cases, subgroup_width
 from poot_executor.known_arithmetic import DENORMALS, arithmetic_cases
 from poot_executor.settings import DeviceSettings
 from poot_wgpu_device.caps import ALWAYS_TRIED, WANTED, Adapter, caps_of
@@ -47,16 +47,21 @@ def _settle(device: WgpuDevice, facts: Adapter, named: frozenset[str]) -> None:
     for case in (*cases(), denormals):
         if case.feature not in named | {DENORMALS}:
             continue
-        try:
-            answer = answer_of(device, case)
-            reason = case.wrong(case.given, answer)
-        except (WgpuError, Unsupported, OutOfMemory) as error:
-            reason = str(error)
+        answer, reason = _tried(device, case)
         if case.feature == DENORMALS:
             flushes = reason is not None
         elif reason is not None:
             switched_off[case.feature] = reason
-        elif case.feature == SUBGROUP and facts.subgroup_sizes[0] == facts.subgroup_sizes[1]:
+        elif case.feature == SUBGROUP and answer is not None and facts.subgroup_sizes[0] == facts.subgroup_sizes[1]:
             width = subgroup_width(answer)
     caps = caps_of(facts, named - switched_off.keys(), width, flushes_denormals=flushes)
     device.settle(caps, switched_off)
+
+
+def _tried(device: WgpuDevice, case: Case) -> tuple[Words | None, str | None]:
+    """What the case's kernel gives, and what is wrong with it or why it does not run."""
+    try:
+        answer = answer_of(device, case)
+    except (WgpuError, Unsupported, OutOfMemory) as error:
+        return None, str(error)
+    return answer, case.wrong(case.given, answer)
