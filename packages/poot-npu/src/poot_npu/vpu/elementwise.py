@@ -73,7 +73,7 @@ def unequal(lowering: Lowering, equation: Equation) -> Node:
     return op.logical_not(comparison(op.equal, None)(lowering, equation))
 
 
-def extreme(function: Callable[..., Node], above: Callable[..., Node]) -> Build:
+def extreme(function: Callable[..., Node]) -> Build:
     """max or min; of u32 by the order of their bits."""
 
     def build(lowering: Lowering, equation: Equation) -> Node:
@@ -82,7 +82,6 @@ def extreme(function: Callable[..., Node], above: Callable[..., Node]) -> Build:
             return ordered(function(ordered(a, DType.U32), ordered(b, DType.U32)), DType.U32)
         return function(a, b)
 
-    del above
     return build
 
 
@@ -200,7 +199,7 @@ ROWS: dict[str, Build] = {
     "not": bitwise(op.bitwise_not, op.logical_not),
     "add": arithmetic(op.add), "sub": arithmetic(op.subtract), "mul": arithmetic(op.multiply),
     "div": arithmetic(op.divide), "pow": arithmetic(op.power),
-    "max": extreme(op.maximum, op.greater), "min": extreme(op.minimum, op.less),
+    "max": extreme(op.maximum), "min": extreme(op.minimum),
     "and": bitwise(op.bitwise_and, op.logical_and), "or": bitwise(op.bitwise_or, op.logical_or),
     "xor": bitwise(op.bitwise_xor, op.logical_xor), "shl": shift(True), "shr": shift(False),
     "eq": comparison(op.equal, None), "ne": unequal,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,8 @@ from poot_executor.graph.graph import Equation, Graph, Value
 from poot_npu.vpu.nodes import SMALL, Node, integer, longs, reshaped
 
 _KEPT = frozenset("reshape transpose broadcast slice gather reduce_max select min max concat".split())
-_NO_FAULT = 1 << 23
+NO_FAULT = 1 << 23
+"""What a check gives where every index is in range: more than any place, and exact in float32."""
 
 
 @dataclass(slots=True, eq=False)
@@ -68,7 +69,7 @@ class Lowering:
         if wrong is None:
             return
         places = op.constant(np.arange(index.type.count, dtype=np.int32))
-        first = op.reduce_min(op.select(wrong, places, integer(_NO_FAULT)), longs(0), True)
+        first = op.reduce_min(op.select(wrong, places, integer(NO_FAULT)), longs(0), True)
         self.faults.append((equation.op, first))
 
     @staticmethod
@@ -78,7 +79,7 @@ class Lowering:
     def _find_bounds(self, value: Value) -> tuple[int, int] | None:
         if value.dtype in (DType.I8, DType.U8):
             info = np.iinfo(value.dtype.numpy)
-            return int(info.min), int(info.max)
+            return info.min, info.max
         found = self.graph.definition(value)
         if not isinstance(found, Equation):
             if found.data is None or value.dtype not in (DType.I32, DType.U32):
@@ -105,10 +106,6 @@ class Lowering:
         return (min(b[0] for b in sure), max(b[1] for b in sure)) if len(sure) == len(known) else None
 
 
-NO_FAULT = _NO_FAULT
-"""What a check gives where every index is in range: more than any place that is exact in float32."""
-
-
 def _clipped(name: str, known: Iterable[tuple[int, int] | None]) -> tuple[int, int] | None:
     """Bounds of min or max; an unknown side is as wide as i32."""
     wide = [(-(1 << 31), (1 << 31) - 1) if bounds is None else bounds for bounds in known]
@@ -118,11 +115,3 @@ def _clipped(name: str, known: Iterable[tuple[int, int] | None]) -> tuple[int, i
 
 Build = Callable[[Lowering, Equation], Node]
 """A row of the table: the node of an equation's result, as it is carried."""
-
-
-def row(function: Callable[..., Node]) -> Build:
-    """A row whose function takes the operands' nodes alone."""
-    return lambda lowering, equation: function(*lowering.operands(equation))
-
-
-Params = Mapping[str, Any]

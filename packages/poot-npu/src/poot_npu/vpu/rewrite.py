@@ -9,6 +9,7 @@ import numpy as np
 
 from poot_executor.dtype import DType
 from poot_executor.graph.graph import Equation, Graph, Input, Value
+from poot_npu.vpu.elementwise import equals_number, is_not_a_number
 from poot_npu.vpu.lowering import Lowering
 from poot_npu.vpu.nodes import Node
 
@@ -45,8 +46,6 @@ def through(graph: Graph, value: Value, *ops: str) -> Equation | None:
 
 def float_flags(graph: Graph) -> dict[Value, Rewrite]:
     """Comparisons of a float's bits that say what a comparison of the float says: is it NaN, is it infinite."""
-    from poot_npu.vpu.elementwise import equals_number, is_not_a_number
-
     made: dict[Value, Rewrite] = {}
     for equation in graph.equations:
         if equation.op == "lt" and splat(graph, equation.inputs[0]) == 0x7F800000:

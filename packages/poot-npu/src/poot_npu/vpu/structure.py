@@ -108,7 +108,8 @@ def indexed_matmul(lowering: Lowering, equation: Equation) -> Node:
 
 def reshape(lowering: Lowering, equation: Equation) -> Node:
     """The same elements in another shape."""
-    return reshaped(*lowering.operands(equation), equation.output.shape)
+    (x,) = lowering.operands(equation)
+    return reshaped(x, equation.output.shape)
 
 
 def transpose(lowering: Lowering, equation: Equation) -> Node:
@@ -195,16 +196,14 @@ def dynamic_update_slice(lowering: Lowering, equation: Equation) -> Node:
     lowering.check(equation, equation.inputs[2], 0, n - m)
     place = op.subtract(constant(np.arange(n, dtype=np.int32), DType.I32), reshaped(start, [1]))
     ours = op.logical_and(op.greater_equal(place, integer(0)), op.less(place, integer(m)))
-    spread = op.gather(update, op.clamp(place, 0, m - 1) if False else _inside(place, m), longs(axis))
+    spread = op.gather(update, _inside(place, m), longs(axis))
     for other, (size, part) in enumerate(zip(shape, block, strict=True)):
         if other != axis and part < size:
-            rest = op.slice(data, longs([part]), longs([size]), longs([1]), longs([other]))
-            grown = list(shape)
-            grown[other] = size - part
-            grown = [grown[i] if i <= other or i == axis else block[i] for i in range(len(shape))]
-            rest = op.slice(
-                rest, longs([0] * len(grown)), longs(grown), longs([1] * len(grown)), longs(list(range(len(grown))))
-            )
+            # Of an axis that the block does not fill, the rest is the old; those after it are filled in their turn.
+            stop = [size if i == other else shape[i] if i < other or i == axis else block[i] for i in range(len(shape))]
+            start = [part if i == other else 0 for i in range(len(shape))]
+            axes = list(range(len(shape)))
+            rest = op.slice(data, longs(start), longs(stop), longs([1] * len(axes)), longs(axes))
             spread = op.concat([spread, rest], other)
     line = reshaped(ours, [n if i == axis else 1 for i in range(len(shape))])
     if equation.output.dtype.is_float:

@@ -26,4 +26,6 @@ def on_host(equation: Equation) -> bool:
         return dtype.is_float or equation.inputs[0].dtype.is_float
     if equation.op == "div":
         return not dtype.is_float
+    if equation.op == "sum":
+        return not dtype.is_float and equation.inputs[0].shape[equation.params["axis"]] > structure.EXACT_TERMS
     return equation.op in HOST

@@ -77,7 +77,7 @@ class Stored:
     def digest(self) -> bytes:
         """A hash of its content, computed once."""
         if self._digest is None:
-            self._digest = hashlib.sha256(self.data).digest()
+            self._digest = hashlib.sha256(self.data.data).digest()
         return self._digest
 
     def settle(self) -> None:
@@ -122,6 +122,9 @@ def _quants(name: str, part: Bytes, fields: dict[str, slice]) -> Bytes:
         second = (pairs >> 4 & 0x000F) | (pairs >> 8 & 0x00F0)
         packed = np.concatenate([first, second], axis=1).astype(np.uint8)
         return packed ^ np.uint8(0x88) if name == "q4_0" else packed  # q - 8 in two's complement flips the top bit
-    whole = np.concatenate([raw & 15, raw >> 4], axis=1)
+    whole = np.empty((len(raw), 32), np.uint8)
+    whole[:, :16], whole[:, 16:] = raw & 15, raw >> 4
     whole |= np.unpackbits(np.ascontiguousarray(part[:, fields["high"]]), axis=1, bitorder="little") << 4
-    return whole - np.uint8(16) if name == "q5_0" else whole
+    if name == "q5_0":
+        whole -= np.uint8(16)
+    return whole

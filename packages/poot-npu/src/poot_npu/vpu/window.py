@@ -68,8 +68,9 @@ def fitted(memory: Memory, heads: int, width: int, length: int, last: int) -> Wi
         return window
     flush(memory)
     array = np.empty((heads, length, width), np.float32)
-    kept = min(window.length, length) if isinstance(window, Window) else 0
-    if kept:
+    kept = 0
+    if isinstance(window, Window):
+        kept = min(window.length, length)
         array[:, :kept] = window.array[:, :kept]
     if kept < length:
         array[:, kept:] = _own(memory, heads, width)[kept:length].transpose(1, 0, 2)
