@@ -101,6 +101,14 @@ def test_only_what_may_drive_a_display_has_a_budget() -> None:
     assert work_budget(CPU) is None
 
 
+def test_the_memory_of_a_cpu_is_the_machine_s() -> None:
+    from poot_vulkan_device.instance import machine_heaps
+
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert machine_heaps((1 << 20,)) == (machine,)
+    assert machine_heaps((1 << 50,)) == (1 << 50,)
+
+
 def test_the_entry_point_names_the_driver() -> None:
     (point,) = entry_points(group="poot.devices", name="vulkan")
     assert point.load() is VulkanDriver

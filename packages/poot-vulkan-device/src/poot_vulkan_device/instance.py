@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -113,12 +114,15 @@ class Instance:
         if BUDGET in extensions:
             features |= {"budget"}
         memory, heaps = self._memory(handle)
+        kind = _KINDS.get(first.deviceType, Kind.OTHER)
+        if kind is Kind.CPU:
+            heaps = machine_heaps(heaps)
         queue, stamp_bits = self._queue(handle)
         limit = first.limits
         return Adapter(
             name=ffi.string(first.deviceName).decode(),
             driver="" if driver is None else f"{_text(driver.driverName)} {_text(driver.driverInfo)}".strip(),
-            kind=_KINDS.get(first.deviceType, Kind.OTHER),
+            kind=kind,
             version=version,
             features=frozenset(features),
             subgroup=(width, int(control.minSubgroupSize), int(control.maxSubgroupSize)) if fixed else (width,) * 3,
@@ -217,6 +221,15 @@ class Instance:
         self.functions.vkGetPhysicalDeviceMemoryProperties2(handle, properties)
         count = properties.memoryProperties.memoryHeapCount
         return [int(n) for n in budget.heapBudget[0:count]], [int(n) for n in budget.heapUsage[0:count]]
+
+
+def machine_heaps(heaps: tuple[int, ...]) -> tuple[int, ...]:
+    """Heaps of a CPU in bytes. Its memory is the machine's: Mesa's llvmpipe before 23 says 2 GiB whatever that has."""
+    try:
+        machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return heaps
+    return tuple(max(size, machine) for size in heaps)
 
 
 def feature_chain(has: frozenset[str]) -> list[tuple[Any, str, str]]:
