@@ -29,9 +29,10 @@ from poot_executor.kernel.ir import KERNEL_OPS, Access, Kernel
 from poot_executor.kernel.routines import ROUTINES
 from poot_executor.known_answers import cases
 from poot_executor.known_arithmetic import arithmetic_cases
+from poot_executor.loop_watch import binds_fault
 from poot_executor.weights import WeightKey
 from poot_vulkan_device.assembler import literal
-from poot_vulkan_device.emit import binds_fault, emit
+from poot_vulkan_device.emit import emit
 from poot_vulkan_device.rules import RULES
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -18,8 +18,8 @@ from poot_executor.kernel.builder import KernelBuilder
 from poot_executor.kernel.ir import KERNEL_OPS, Access, Kernel
 from poot_executor.kernel.routines import ROUTINES
 from poot_executor.known_answers import PACK_HALF, UNBOUNDED_LOOPS, UNPACK_HALF
+from poot_executor.loop_watch import binds_fault
 from poot_wgpu_device.emit import emit
-from poot_wgpu_device.rounds import binds_fault
 from poot_wgpu_device.rules import RULES
 
 GOLDEN = Path(__file__).parent / "golden"

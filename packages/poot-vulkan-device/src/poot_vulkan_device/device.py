@@ -17,10 +17,11 @@ from poot_executor.errors import DeviceLost, DeviceTimeout, KernelFault, Poisone
 from poot_executor.kernel.ir import Kernel
 from poot_executor.kernel_device import KernelDevice
 from poot_executor.known_answers import LOOP_LIMIT
+from poot_executor.loop_watch import CUT_SHORT, binds_fault
 from poot_vulkan_device.adapter import Adapter
 from poot_vulkan_device.api import Handle
 from poot_vulkan_device.commands import Commands as Encoder
-from poot_vulkan_device.emit import CUT_SHORT, ENTRY, binds_fault, emit
+from poot_vulkan_device.emit import ENTRY, emit
 from poot_vulkan_device.memory import Memory, host_bytes, host_target
 from poot_vulkan_device.native import Native
 from poot_vulkan_device.pipeline_cache import PipelineCache

@@ -16,12 +16,12 @@ from poot_executor.dtype import DType
 from poot_executor.errors import Unsupported
 from poot_executor.kernel.fragments import FragmentType, Use
 from poot_executor.kernel.ir import KERNEL_OPS, Access, Block, Kernel, KType, Op, Val
-from poot_executor.kernel.loop_rounds import loop_rounds
 from poot_executor.kernel.passes.expand import expand_routines
 from poot_executor.kernel.routines import ROUTINES
 from poot_executor.kernel.rules import Rules
-from poot_executor.known_answers import LOOP_LIMIT, PACK_HALF, UNBOUNDED_LOOPS, UNPACK_HALF
+from poot_executor.known_answers import PACK_HALF, UNPACK_HALF
 from poot_executor.known_arithmetic import INF_NAN_PRESERVE
+from poot_executor.loop_watch import CUT_SHORT, watches_loops
 from poot_vulkan_device.accesses import Accesses
 from poot_vulkan_device.assembler import Module, to_bytes
 from poot_vulkan_device.features import DENORM_PRESERVE, ROUNDING_RTE
@@ -42,9 +42,6 @@ from poot_vulkan_device.spirv import (
 ENTRY = "main"
 """The entry point's name in every module."""
 
-CUT_SHORT = 0
-"""The fault code of a loop that the device ended early; a kernel's own checks have codes from 1."""
-
 Rule = Callable[["Emitter", Op], None]
 
 _MODES = (
@@ -54,19 +51,6 @@ _MODES = (
 )
 
 _CONVERSIONS = {"half_to_float": UNPACK_HALF, "float_to_half": PACK_HALF}
-
-
-def watches_loops(kernel: Kernel, caps: Caps) -> bool:
-    """Whether the kernel has to find out if the device ends a loop early."""
-    if UNBOUNDED_LOOPS in caps.features:
-        return False
-    rounds = loop_rounds(kernel)
-    return rounds is None or rounds >= LOOP_LIMIT
-
-
-def binds_fault(kernel: Kernel, caps: Caps) -> bool:
-    """Whether the kernel has the fault word as one more binding."""
-    return kernel.checks or watches_loops(kernel, caps)
 
 
 class Emitter:

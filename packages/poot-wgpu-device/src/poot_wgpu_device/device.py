@@ -18,12 +18,12 @@ from poot_executor.errors import DeviceError, DeviceLost, DeviceTimeout, KernelF
 from poot_executor.kernel.ir import Kernel
 from poot_executor.kernel_device import KernelDevice
 from poot_executor.known_answers import LOOP_LIMIT
+from poot_executor.loop_watch import CUT_SHORT, binds_fault
 from poot_wgpu_device.emit import ENTRY, emit
 from poot_wgpu_device.memory import Memory, host_bytes, host_target, words
 from poot_wgpu_device.native import STORAGE, Native
 from poot_wgpu_device.program import WgpuKernel, load_kernel, release_kernel
 from poot_wgpu_device.queue import Recorder, WgpuRecording, parse
-from poot_wgpu_device.rounds import CUT_SHORT, binds_fault
 from poot_wgpu_device.wait import Worker
 
 UNSENT_BYTES = 64 << 20

@@ -21,7 +21,7 @@ from poot_executor.kernel.ir import KERNEL_OPS, Access, Block, Kernel, KType, Op
 from poot_executor.kernel.passes.expand import expand_routines
 from poot_executor.kernel.routines import ROUTINES
 from poot_executor.known_answers import PACK_HALF, UNPACK_HALF
-from poot_wgpu_device.rounds import CUT_SHORT, watches_loops
+from poot_executor.loop_watch import CUT_SHORT, watches_loops
 from poot_wgpu_device.routines import routine_text
 
 ENTRY = "main"

@@ -1,7 +1,7 @@
-"""Loops that the device may end early: llvmpipe ends all loops of a thread after 65,535 rounds together, silently.
+"""Loops that a device may end early, silently: which kernels have to notice, for emitters that stage faults.
 
-Where the rounds are not known to stay below that, the emitter notes each loop that ends although its condition still
-holds, and the kernel faults with code `CUT_SHORT`.
+Where the rounds of a kernel are not known to stay below what the device allows, its emitter notes each loop that ends
+although its condition still holds, and the kernel faults with code `CUT_SHORT`.
 """
 
 from __future__ import annotations
