@@ -75,7 +75,11 @@ def test_exact_and_fast_say_so_in_their_properties():
     exact, fast = Mode("CPU", exact=True), Mode("CPU", exact=False)
     for rows in (1, 128):
         properties = exact.properties(rows)
-        assert properties["INFERENCE_PRECISION_HINT"] == "f32" and properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] == 0
+        assert (
+            not properties["ENABLE_CPU_PINNING"]
+            and properties["INFERENCE_PRECISION_HINT"] == "f32"
+            and properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] == 0
+        )
         assert not exact.apart(rows)
     assert fast.properties(1)["DYNAMIC_QUANTIZATION_GROUP_SIZE"] == 32 and fast.apart(1)
     assert "INFERENCE_PRECISION_HINT" not in fast.properties(128) and not fast.apart(128)

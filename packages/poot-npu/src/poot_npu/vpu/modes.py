@@ -54,12 +54,15 @@ class Mode:
     def properties(self, rows: int) -> Mapping[str, str | int]:
         """Properties that a model which multiplies `rows` rows by weights is compiled with.
 
-        PERFORMANCE_HINT says that one step after another is asked for. In the exact mode three settings work together:
+        PERFORMANCE_HINT says that one step after another is asked for. Threads are not pinned to processors, where they
+        would wait for whatever else runs on one. In the exact mode three settings work together:
         the type of inference, no quantization of activations, and no rewriting of the graph for speed. In the fast mode
         of a CPU few rows are quantized to 8 bits for contractions with weights, and the rest stays float32; for many
         rows the plug-in chooses.
         """
         chosen: dict[str, str | int] = {"PERFORMANCE_HINT": "LATENCY"}
+        if self.plugin == "CPU":
+            chosen["ENABLE_CPU_PINNING"] = False
         if self.exact:
             chosen |= {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}
             if self.plugin == "CPU":
