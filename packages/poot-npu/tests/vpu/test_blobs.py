@@ -86,8 +86,11 @@ def graph(rng):
     return g
 
 
-def settings(tmp_path):
-    return read_settings({"POOT_HOME": str(tmp_path)})
+def keeping(tmp_path):
+    """A device that keeps models of any size."""
+    device = open_or_skip("vpu:cpu", read_settings({"POOT_HOME": str(tmp_path)}))
+    device._compiler.least_bytes = 0
+    return device
 
 
 def test_a_model_is_compiled_once_and_then_found(tmp_path, rng):
@@ -96,7 +99,7 @@ def test_a_model_is_compiled_once_and_then_found(tmp_path, rng):
     built = g.builder.build()
     files = tmp_path / "kernels" / "vpu"
     for turn in range(4):
-        with open_or_skip("vpu:cpu", settings(tmp_path)) as device:
+        with keeping(tmp_path) as device:
             assert_device_matches(device, built, g.given())
             assert device._compiler.built == (0 if turn == 1 else 1)
         (path,) = files.iterdir()
@@ -107,10 +110,19 @@ def test_a_model_is_compiled_once_and_then_found(tmp_path, rng):
             BlobFolder(files).write(bytes.fromhex(path.stem), b"[]", [b"no model"])
 
 
+def test_small_models_are_not_kept(tmp_path, rng):
+    g = graph(rng)
+    with open_or_skip("vpu:cpu", read_settings({"POOT_HOME": str(tmp_path)})) as device:
+        for turn in range(2):
+            assert_device_matches(device, g.builder.build(), g.given())
+            assert device._compiler.built == turn + 1
+    assert not (tmp_path / "kernels" / "vpu").exists()
+
+
 def test_other_weights_are_another_entry(tmp_path, rng):
     g = graph(rng)
     built = g.builder.build()
-    with open_or_skip("vpu:cpu", settings(tmp_path)) as device:
+    with keeping(tmp_path) as device:
         assert_device_matches(device, built, g.given())
         other = graph(rng)
         for key, value in g.given().items():
@@ -123,12 +135,11 @@ def test_other_weights_are_another_entry(tmp_path, rng):
 CHILD = """
 import sys, numpy as np
 sys.path.insert(0, sys.argv[2])
-from test_blobs import graph, settings
+from test_blobs import graph, keeping
 from pathlib import Path
-from poot_eval.conformance import open_or_skip
 from poot_eval.conformance.matching import assert_device_matches
 g = graph(np.random.default_rng(int(sys.argv[3])))
-with open_or_skip("vpu:cpu", settings(Path(sys.argv[1]))) as device:
+with keeping(Path(sys.argv[1])) as device:
     assert_device_matches(device, g.builder.build(), g.given())
 print("right")
 """

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from poot_eval.conformance import open_or_skip
-from poot_eval.conformance.inputs import Recorder, floats, integers
+from poot_eval.conformance.inputs import Recorder, integers
 from poot_eval.conformance.matching import assert_device_matches
 from poot_eval.conformance.session import open_session
 from poot_executor.compile import compile
@@ -13,7 +13,7 @@ from poot_executor.errors import DeviceTimeout, KernelFault, OutOfMemory, Poison
 from poot_executor.formats import FORMATS
 from poot_executor.graph import functional as f
 from poot_executor.graph import primitives as p
-from poot_executor.settings import DeviceSettings, Settings
+from poot_executor.settings import Settings
 from poot_npu.vpu import device as device_module
 
 
@@ -114,12 +114,3 @@ def test_the_fast_mode_is_near(rng):
             x, raw = g.given().values()
             expected = x @ FORMATS[name].decode(raw).T
             assert np.abs(got - expected).max() < 0.05 * np.abs(expected).max()
-
-
-def test_settings_without_a_cache_keep_nothing(rng):
-    assert DeviceSettings().cache is None
-    with open_or_skip("vpu:cpu") as device:
-        g = Recorder("nothing", rng)
-        g.output(p.neg(g.slot(floats(rng, (3,), F32), F32)))
-        assert_device_matches(device, g.builder.build(), g.given())
-        assert device._compiler.built == 1

@@ -24,6 +24,9 @@ from poot_npu.vpu.packed import shared
 from poot_npu.vpu.prepared import Prepared
 from poot_npu.vpu.weights import Stored
 
+LEAST_BYTES = 1 << 20
+"""Of weights: models of less are compiled about as fast as they are found, and would fill the folder."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compiled:
@@ -41,8 +44,8 @@ class Compiled:
 
 
 class Compiler:
-    """Compiles for one device in one mode. Models are kept in `folder`, None for nowhere; `built` counts the programs
-    whose models were not found there."""
+    """Compiles for one device in one mode. Models are kept in `folder`, None for nowhere, where their weights have
+    `least_bytes`; `built` counts the programs whose models were not found there."""
 
     def __init__(self, core: Any, mode: Mode, folder: Path | None) -> None:
         self._core = core
@@ -50,6 +53,7 @@ class Compiler:
         self._prepared = Prepared()
         self.blobs = BlobFolder(folder)
         self.built = 0
+        self.least_bytes = LEAST_BYTES
         self._context = self._describe() if self.blobs else ""
 
     def compiled(self, program: Program, weights: Mapping[WeightKey, Stored]) -> tuple[Lowered, Compiled]:
@@ -72,7 +76,7 @@ class Compiler:
         rows = contracted_rows(program)
         apart, properties = self._mode.apart(rows), dict(self._mode.properties(rows))
         lowered = lower_program(program, weights, apart, self._mode.dynamic, self._prepared)
-        if not self.blobs:
+        if not self.blobs or sum(weight.nbytes for weight in weights.values()) < self.least_bytes:
             return lowered, self._made(lowered, properties)
         key = self._key(program, weights, properties)
         entry = self.blobs.read(key)
