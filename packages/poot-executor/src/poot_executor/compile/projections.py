@@ -255,8 +255,8 @@ class _Fuser:
 
     def _siblings(self, region: Region) -> list[Region]:
         """The contractions of one input."""
-        source = self._source(self._anchor(region).inputs[0])
-        return [r for r in self.readers[source] if r.kind == "contraction"]
+        left = self._anchor(region).inputs[0]
+        return [r for r in self.regions if r.kind == "contraction" and self._anchor(r).inputs[0] == left]
 
     def _row_bytes(self, candidates: Sequence[Region]) -> int:
         """Bytes of a row of every weight."""

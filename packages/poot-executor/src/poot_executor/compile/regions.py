@@ -129,8 +129,9 @@ class _Former:
             return not self._inside_rows(equation, homes)
         if equation.op in INDEX_MOVES or weight_view(self.graph, value) is not None:
             return False  # What it moves is stored instead, where that pays.
-        if equation.op == "cast" and value.dtype.size < equation.inputs[0].dtype.size and not self._whole_rows(value):
-            return False  # So is what it rounds, whose rows share no words.
+        narrows = equation.op == "cast" and value.dtype.size < equation.inputs[0].dtype.size
+        if narrows and (not self._whole_rows(value) or self._transposed(equation.inputs[0])):
+            return False  # So is what it rounds, whose rows share no words, or which lies where it was made.
         if len(homes) < 2 and value not in self.hot:
             return False
         # A contraction under it has to be stored anyway, and costs no more with this as its epilogue.
@@ -160,6 +161,13 @@ class _Former:
     def _whole_rows(self, value: Value) -> bool:
         """Do its rows fill 32-bit words?"""
         return value.dtype.size == 4 or (bool(value.shape) and value.shape[-1] * value.dtype.size % 4 == 0)
+
+    def _transposed(self, value: Value) -> bool:
+        """Is it a transpose, or one that is reshaped?"""
+        equation = self.graph.equation(value)
+        if equation is not None and equation.op == "reshape":
+            return self._transposed(equation.inputs[0])
+        return equation is not None and equation.op == "transpose"
 
     def _decline(self, equation: Equation, reason: str) -> bool:
         self.declines.append(Decline("row_reduction", self.graph.equations.index(equation), reason))
