@@ -47,14 +47,45 @@ print("poisoned")
 """
 
 
+STARVED = """
+import sys
+from pathlib import Path
+import numpy as np
+from poot_eval.conformance.vulkan_layer import OUT_OF_DEVICE_MEMORY, FaultLayer
+from poot_executor.device import BufferKind
+from poot_executor.errors import OutOfMemory
+from poot_executor.settings import DeviceSettings
+from poot_wgpu_device.driver import WgpuDriver
+
+layer = FaultLayer(Path(sys.argv[1]))
+with layer.enabled():
+    device = WgpuDriver().open("", DeviceSettings(timeout=60.0))
+used = device.memory().used
+layer.arm("vkAllocateMemory", 0, OUT_OF_DEVICE_MEMORY, times=1000)
+try:
+    device.allocate(BufferKind.STATE, 1 << 29)
+except OutOfMemory as error:
+    print(error)
+layer.clear()
+assert device.memory().used == used
+small = device.allocate(BufferKind.STATE, 1 << 20)
+device.write(small, np.arange(1 << 18, dtype=np.int32))
+out = np.zeros(1 << 18, np.int32)
+device.read(small, out)
+assert (out == np.arange(1 << 18)).all()
+device.close()
+print("usable")
+"""
+
+
 @pytest.fixture(scope="module")
 def layer(tmp_path_factory: pytest.TempPathFactory) -> FaultLayer:
     return build_or_skip(tmp_path_factory.mktemp("layer"), "wgpu")
 
 
-def run_child(layer: FaultLayer, what: str) -> subprocess.CompletedProcess[str]:
+def run_child(layer: FaultLayer, what: str, code: str = CHILD) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", CHILD, str(layer.folder), what],
+        [sys.executable, "-c", code, str(layer.folder), what],
         env={**os.environ, "RUST_BACKTRACE": "0"},
         capture_output=True,
         text=True,
@@ -86,3 +117,11 @@ def test_a_device_lost_inside_the_library_s_submit_or_poll(device: object, layer
     done = run_child(layer, what)
     assert done.returncode == 0
     assert done.stdout.splitlines() == ["DeviceLost", "poisoned"]
+
+
+def test_an_allocation_that_the_driver_refuses_leaves_the_device_usable(device: object, layer: FaultLayer) -> None:
+    done = run_child(layer, "memory", STARVED)
+    assert done.returncode == 0, done.stderr
+    refused, usable = done.stdout.splitlines()
+    assert refused.startswith("out of device memory: asked for 536,870,912 bytes of state")
+    assert usable == "usable"

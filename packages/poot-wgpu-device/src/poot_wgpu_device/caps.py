@@ -75,6 +75,8 @@ def caps_of(
         # On a GPU the lanes of a subgroup share a row, as far as it has subgroups of one width.
         tile_rows=32 if adapter.software or width is None else 1,
         subgroup_width=width,
+        # Fewer activation rows fit the registers of one thread. A CPU's barriers cost it more than tiles spare.
+        many_rows=None if adapter.software else 9,
         features=frozenset(features),
         # naga asks for no exact arithmetic. Mesa's llvmpipe does not fuse, but simplifies (a + b) − a and factors a·b
         # + a·c.
