@@ -7,19 +7,27 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from poot_executor.compile.target import Caps
+from poot_executor.compile import compile
+from poot_executor.compile.target import Caps, Target
 from poot_executor.dtype import BF16, F16, F32, I8, I32, U32
 from poot_executor.errors import Unsupported
+from poot_executor.formats import FORMATS, Format
+from poot_executor.graph.builder import Builder
+from poot_executor.graph.functional import linear, stored_weight, swiglu
+from poot_executor.graph.graph import Graph, TensorType
+from poot_executor.graph.keys import SlotKey, SlotKind
 from poot_executor.kernel.builder import KernelBuilder
 from poot_executor.kernel.fragments import FragmentShape
 from poot_executor.kernel.ir import Access, Kernel
 from poot_executor.known_fragments import fragment_case
+from poot_executor.weights import WeightKey
 from poot_vulkan_device.emit import emit
 from poot_vulkan_device.spirv import Code
 
@@ -74,20 +82,49 @@ def exchanging() -> Kernel:
     return b.finish()
 
 
-def test_spirv_val_accepts_every_operation_on_fragments(tool: Any, tmp_path: Path) -> None:
+def newer(tool: Any) -> int:
+    """The year of spirv-val; a skip where it is too old for cooperative matrices."""
     version = subprocess.run([tool("spirv-val"), "--version"], capture_output=True, text=True, check=True).stdout
     year = re.search(r"v(\d+)\.(\d+)", version)
     assert year is not None
     if (int(year[1]), int(year[2])) < (2023, 4):
         pytest.skip("this spirv-tools knows no cooperative matrices: 2023.4 does")
-    known = [s for s in SHAPES if s.element is not BF16 or int(year[1]) > 2025]
+    return int(year[1])
+
+
+def validate(tool: Any, path: Path, code: bytes) -> None:
+    """spirv-val says nothing."""
+    path.write_bytes(code)
+    done = subprocess.run(
+        [tool("spirv-val"), "--target-env", "vulkan1.1", str(path)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_spirv_val_accepts_every_operation_on_fragments(tool: Any, tmp_path: Path) -> None:
+    known = [s for s in SHAPES if s.element is not BF16 or newer(tool) > 2025]
     for kernel in (*(fragment_case(shape, 32).kernel for shape in known), exchanging()):
-        path = tmp_path / "module.spv"
-        path.write_bytes(emit(kernel, CAPS))
-        done = subprocess.run(
-            [tool("spirv-val"), "--target-env", "vulkan1.1", str(path)], capture_output=True, text=True, check=False
-        )
-        assert (done.returncode, done.stdout + done.stderr) == (0, "")
+        validate(tool, tmp_path / "module.spv", emit(kernel, CAPS))
+
+
+def gated(format: Format) -> Graph:
+    """Forty rows through two products with a gate, of halves."""
+    b = Builder("gated")
+    x = b.slot(SlotKey(SlotKind.INPUT, "x"), TensorType((40, 64), F32))
+    gate, up = (stored_weight(b, WeightKey(0, role), format, (64, 64)) for role in ("gate", "up"))
+    gate, up = (linear(x, weight, format, activations=F16) for weight in (gate, up))
+    b.output("y", swiglu(gate, up))
+    return b.build()
+
+
+@pytest.mark.parametrize("format", ["q4_1", "q8_0", "f16"])
+def test_spirv_val_accepts_tiles_of_fragments(tool: Any, tmp_path: Path, format: str) -> None:
+    newer(tool)
+    features = CAPS.features | {"pack_half", "unpack_half"}
+    caps = replace(CAPS, max_bindings=31, max_shared_bytes=48 << 10, many_rows=9, features=features)
+    (dispatch,) = compile(gated(FORMATS[format]), Target("vulkan", caps)).dispatches
+    assert any(op.kind == "fragment_mma" for op in dispatch.kernel.body.walk())
+    validate(tool, tmp_path / "module.spv", emit(dispatch.kernel, caps))
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

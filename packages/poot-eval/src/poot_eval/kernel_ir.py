@@ -253,7 +253,8 @@ def _fragment(run: _Run, op: Op, operands: list[Array], mask: Mask) -> tuple[Arr
         case "fragment_load":
             return (fragments.load(run.memory, run.at(op, mask), op, operands[0], run.width),)
         case "fragment_store":
-            fragments.store(run.memory, run.at(op, mask), op, *operands, run.width)
+            first, value = operands
+            fragments.store(run.memory, run.at(op, mask), op, first, value, run.width)
             return ()
         case "fragment_fma":
             return (fragments.fma(*operands),)

@@ -35,6 +35,11 @@ on an H200.
 GPU_GROUPS = 256
 """Vulkan does not say how wide a GPU is: this many groups fill a large one."""
 
+GPU_MANY_ROWS = 9
+"""Activation rows from which on a GPU takes tiles of them: fewer fit the registers of one thread, which then reads a
+weight once as well. On llvmpipe tiles take 1.2 to 14 times as long, whose barriers and shared memory are those of a CPU.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
@@ -70,6 +75,7 @@ def caps_of(
         # On a GPU the lanes of a subgroup share a row, as far as it has any.
         tile_rows=32 if adapter.software or width is None else 1,
         subgroup_width=width,
+        many_rows=None if adapter.software else GPU_MANY_ROWS,
         features=frozenset(features),
         contracts=arithmetic.contracts,
         flushes_denormals=arithmetic.flushes_denormals,

@@ -1,12 +1,13 @@
 """Schedules of contractions of many activation rows: which shapes a group takes as a tile of weight rows by tokens.
 
 With a row of weights read for every few tokens, a device that computes much for each byte waits for memory. A group of
-threads that shares a tile in shared memory reads a weight once for all its tokens, and decodes it once.
+threads that shares a tile in shared memory reads a weight once for all its tokens, and decodes it once. Where
+activations are halves and the target multiplies such fragments, subgroups do; otherwise threads sum in registers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from poot_executor.compile.region import Segment
 from poot_executor.compile.schedule import fits_block
 from poot_executor.compile.target import Caps
 from poot_executor.dtype import DType
-from poot_executor.kernel.fragments import FragmentShape
+from poot_executor.kernel.fragments import FEATURE, FragmentShape
 from poot_executor.layout import WeightLayout
 
 VECTOR = 4
@@ -27,22 +28,29 @@ THREADS = 64
 FLOAT_TILES = ((64, 64, 8), (64, 32, 8), (32, 32, 8), (128, 32, 16))
 """Weight rows, tokens and lanes across rows, the best first: 8 by 8, 8 by 4 and 4 by 4 sums a thread. The last one is
 for epilogues that look at 128 columns."""
-FRAGMENT_TILES = ((64, 128), (64, 64), (32, 32))
-"""Weight rows and tokens where subgroups multiply matrix fragments."""
-SUBGROUPS = 4
-"""Subgroups of a group that multiplies fragments: two across rows by two across tokens."""
+FRAGMENT_TILES = ((64, 128), (64, 64), (64, 32), (32, 64), (32, 32), (128, 64), (128, 32))
+"""Weight rows and tokens where subgroups multiply fragments."""
+LEAST = 32
+"""Tokens of the smallest tiles. A larger one is more than half full."""
+ACROSS = 2
+"""Subgroups of a group across rows, and across tokens."""
 RUN = 32
 """Columns of a block of quants, which have one scale."""
-CHUNKS = (32, 16, 8)
+CHUNKS, FRAGMENT_CHUNKS = (32, 16, 8), (64, 32)
 """Columns of a chunk: what is staged at a time."""
+PIECE_WORDS = 2048
+"""Words of shared memory for products of fragments that are finished at a time."""
 FILLED = 2
 """A tile is taken where its groups are at least a `FILLED`th of those that fill the device."""
+
+Weights = Sequence[tuple[WeightLayout, Segment]]
+"""Segment by segment, the layout of its weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class TileSchedule:
     """`threads` of a group take `rows` weight rows (of all weights side by side together) by `tokens`, `chunk` columns
-    at a time. `lanes` threads lie across rows, the others across tokens; with a `shape`, subgroups multiply fragments.
+    at a time. `lanes` threads, or with a `shape` subgroups, lie across rows, the others across tokens.
     """
 
     threads: int
@@ -56,51 +64,111 @@ class TileSchedule:
         """Rows of each of so many weights side by side."""
         return self.rows // anchors
 
+    @property
+    def pitch(self) -> int:
+        """Words between lines of staged halves."""
+        return self.chunk // 2 + PAD
+
+    @property
+    def runs(self) -> int:
+        """Blocks of quants in a chunk."""
+        return self.chunk // RUN
+
+    @property
+    def piece(self) -> int:
+        """Tokens whose products of fragments are finished at a time: fragments of columns of every subgroup."""
+        assert self.shape is not None
+        least = ACROSS * self.shape.columns
+        return least * max(1, min(self.tokens // least, PIECE_WORDS // (self.rows * least)))
+
+    def words(self, anchors: int) -> int:
+        """Words of shared memory for what is staged and, after it, the products."""
+        rows = self.rows_of(anchors)
+        if self.shape is None:
+            lines = anchors * (rows + PAD) + self.tokens + PAD
+            return max(self.chunk * lines, self.rows * self.tokens)
+        return (self.rows + self.tokens) * self.pitch + self.float_words
+
+    @property
+    def float_words(self) -> int:
+        """Beside staged halves, words for scales, minima and sums of activations, and after them the products."""
+        return max(self.runs * (2 * self.rows + self.tokens), self.rows * self.piece)
+
     def describe(self) -> dict[str, Any]:
         """The tunables by name, for `explain`."""
         return {**asdict(self), "shape": None if self.shape is None else str(self.shape)}
 
 
-def tile_schedule(
-    weights: Sequence[tuple[WeightLayout, Segment]], count: int, activations: DType, caps: Caps
-) -> TileSchedule | None:
-    """The heuristic pick for `count` activation rows and the segments of a projection, each with the layout of its
-    weights; None where tiles do not pay or fit."""
+def tile_schedule(weights: Weights, count: int, activations: DType, caps: Caps) -> TileSchedule | None:
+    """The heuristic pick for `count` activation rows; None where tiles do not pay or fit."""
     if caps.many_rows is None or count < caps.many_rows or caps.pick:
         return None  # What was picked are tunables of the kernels of few rows.
-    chunk = _chunk([layout for layout, _ in weights])
-    if chunk is None or caps.max_group_size < THREADS:
-        return None
-    for rows, tokens, lanes in FLOAT_TILES:
-        schedule = TileSchedule(THREADS, rows, tokens, chunk, lanes)
+    for schedule in (*_fragment_tiles(weights, activations, caps), *_float_tiles(weights, caps)):
         if all(_fits(schedule, s, caps) for _, s in weights) and _fills(schedule, weights, count, caps):
             return schedule
     return None
 
 
-def _chunk(layouts: Sequence[WeightLayout]) -> int | None:
-    """Columns of a chunk: whole blocks of every weight, and the depth in whole chunks."""
-    packed = any(layout.format.is_packed for layout in layouts)
-    chunks = CHUNKS[:1] if packed else CHUNKS
-    return next((c for c in chunks if all(layout.columns % c == 0 for layout in layouts)), None)
+def _float_tiles(weights: Weights, caps: Caps) -> Iterator[TileSchedule]:
+    packed = any(layout.format.is_packed for layout, _ in weights)
+    chunk = _chunk(CHUNKS[:1] if packed else CHUNKS, weights)
+    if chunk is not None and caps.max_group_size >= THREADS:
+        for rows, tokens, lanes in FLOAT_TILES:
+            yield TileSchedule(THREADS, rows, tokens, chunk, lanes)
+
+
+def _fragment_tiles(weights: Weights, activations: DType, caps: Caps) -> Iterator[TileSchedule]:
+    if FEATURE not in caps.features or "subgroup" not in caps.features or caps.subgroup_width is None:
+        return
+    threads = ACROSS * ACROSS * caps.subgroup_width
+    if threads > caps.max_group_size or activations not in (DType.F16, DType.BF16):
+        return
+    if any(layout.format.dtype not in (None, activations) for layout, _ in weights):
+        return
+    for shape in sorted(usable_shapes(activations, caps), key=lambda s: -s.rows * s.columns * s.depth):
+        for rows, tokens in FRAGMENT_TILES:
+            for chunk in FRAGMENT_CHUNKS:
+                if all(layout.columns % chunk == 0 for layout, _ in weights):
+                    yield TileSchedule(threads, rows, tokens, chunk, ACROSS, shape)
+
+
+def usable_shapes(element: DType, caps: Caps) -> list[FragmentShape]:
+    """The target's products of such halves whose error is within what a sum of as many terms may have.
+
+    A term of a contraction may be off by a roundoff, half a unit in the last place, a term; so `depth` terms by depth /
+    2 units of their magnitudes.
+    """
+    error = caps.errors.get("fragment_mma", 2.0)
+    return [
+        shape
+        for shape in caps.fragments
+        if shape.element is element and shape.sums is DType.F32 and RUN % shape.depth == 0 and 2 * error <= shape.depth
+    ]
+
+
+def _chunk(chunks: Sequence[int], weights: Weights) -> int | None:
+    """Columns of a chunk: the depth in whole chunks."""
+    return next((c for c in chunks if all(layout.columns % c == 0 for layout, _ in weights)), None)
 
 
 def _fits(schedule: TileSchedule, segment: Segment, caps: Caps) -> bool:
-    """Has a group whole vectors of rows a thread, whole blocks for its epilogue, and shared memory for all of it?"""
+    """Has a group whole vectors (or fragments) of rows and tokens, whole blocks for its epilogue, and shared memory for
+    all of it?"""
     anchors = len(segment.anchors)
-    rows = schedule.rows_of(anchors)
-    nbytes = 4 * float_words(schedule, anchors) + totals_bytes(segment, schedule.tokens, rows)
-    whole = rows % (schedule.lanes * VECTOR) == 0 and fits_block(rows, segment.block, segment.stride)
+    rows, shape = schedule.rows_of(anchors), schedule.shape
+    finished = schedule.tokens if shape is None else schedule.piece
+    nbytes = 4 * schedule.words(anchors) + totals_bytes(segment, finished, rows)
+    each = VECTOR if shape is None else shape.rows
+    whole = rows % (schedule.lanes * each) == 0 and fits_block(rows, segment.block, segment.stride)
+    if shape is not None:
+        whole = whole and schedule.tokens % (ACROSS * shape.columns) == 0
+        whole = whole and schedule.tokens * schedule.chunk // 8 % schedule.threads == 0
     return whole and nbytes <= caps.max_shared_bytes
 
 
-def _fills(schedule: TileSchedule, weights: Sequence[tuple[WeightLayout, Segment]], count: int, caps: Caps) -> bool:
-    """Are there groups enough to keep a device busy?"""
+def _fills(schedule: TileSchedule, weights: Weights, count: int, caps: Caps) -> bool:
+    """Are there tokens enough for the tile, and groups enough to keep a device busy?"""
+    if schedule.tokens > LEAST and schedule.tokens >= 2 * count:
+        return False
     across = sum(-(-layout.rows // schedule.rows_of(len(s.anchors))) for layout, s in weights)
     return across * -(-count // schedule.tokens) * FILLED >= caps.parallel_groups
-
-
-def float_words(schedule: TileSchedule, anchors: int) -> int:
-    """Words of shared memory of a tile whose sums are in registers: what is staged, and later the products."""
-    lines = anchors * (schedule.rows_of(anchors) + PAD) + schedule.tokens + PAD
-    return max(schedule.chunk * lines, schedule.rows * schedule.tokens)

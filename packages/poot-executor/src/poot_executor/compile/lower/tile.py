@@ -8,7 +8,7 @@ group would compute it again for all its tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from poot_executor.compile.classify import weight_of
@@ -19,6 +19,7 @@ from poot_executor.compile.lower.epilogue import Products, store_products
 from poot_executor.compile.lower.projection import declare_reads, layout_of
 from poot_executor.compile.lower.row_map import RowMap
 from poot_executor.compile.lower.tile_floats import FloatTile
+from poot_executor.compile.lower.tile_fragments import FragmentTile, piece_words
 from poot_executor.compile.region import Projection, Region
 from poot_executor.compile.schedule_tile import TileSchedule, tile_schedule
 from poot_executor.compile.target import Caps
@@ -31,9 +32,10 @@ class Tile(Protocol):
 
     def multiply(
         self, readers: list[BlockReader], row: Callable[[Handle], Handle], token: Callable[[Handle], Handle]
-    ) -> Products:
-        """The products of the weights side by side, in shared memory behind a barrier. `row` and `token` give the
-        weight row and the activation row of a place in the tile."""
+    ) -> Iterator[tuple[int, Products]]:
+        """The products of the weights side by side, piece by piece: the first token of each, and its products in shared
+        memory behind a barrier, to be stored before the next is asked for. `row` and `token` give the weight row and
+        the activation row of a place in the tile."""
         ...
 
 
@@ -70,7 +72,9 @@ class _Template:
         layout, weight = layout_of(self.frame.scene, anchor), weight_of(self.frame.scene.graph, anchor)
         assert weight is not None
         wide, narrow = (self.frame.weight_part(weight, self.part) for _ in range(2))
-        return BlockReader(self.b, wide, narrow, layout, layout.parts[self.part], None)
+        # Fragments are staged by words, so that neighbouring threads read neighbouring ones.
+        words = None if self.schedule.shape is None else piece_words(layout)
+        return BlockReader(self.b, wide, narrow, layout, layout.parts[self.part], words)
 
     def emit(self) -> Draft:
         frame, b, projection, schedule = self.frame, self.b, self.projection, self.schedule
@@ -82,19 +86,21 @@ class _Template:
         # Groups of the same weight rows are neighbours: they read them from a cache.
         turn = frame.flat_group(flat)
         place, first = turn // tiles, turn % tiles * schedule.tokens
-        tile: Tile = FloatTile(frame, projection.left, schedule, max(len(s.anchors) for s in projection.segments))
+        tile = self._tile()
         start = 0
         for s, segment in enumerate(projection.segments):
             group, part = place - start, self.readers[s][0].part
             with b.if_((place >= start) & (group < across[s])):
-                products = tile.multiply(
+                pieces = tile.multiply(
                     self.readers[s],
                     lambda at, s=s, group=group: self._row(s, group, at),
                     lambda at: b.min(first + at, self.count - 1) if self.count % schedule.tokens else first + at,
                 )
-                store_products(
-                    frame, segment, outs[s], products, self.maps[s], group, first, self.count, part, schedule.threads
-                )
+                for offset, products in pieces:
+                    tokens, threads = first + offset, schedule.threads
+                    store_products(
+                        frame, segment, outs[s], products, self.maps[s], group, tokens, self.count, part, threads
+                    )
             start += across[s]
         return frame.draft(
             flat,
@@ -104,6 +110,13 @@ class _Template:
             prologue=False,
             part=self.part,
         )
+
+    def _tile(self) -> Tile:
+        anchors = [len(s.anchors) for s in self.projection.segments]
+        if self.schedule.shape is None:
+            return FloatTile(self.frame, self.projection.left, self.schedule, max(anchors))
+        summed = any(r.has_minimum for readers in self.readers for r in readers)
+        return FragmentTile(self.frame, self.projection.left, self.schedule, self.schedule.shape, summed)
 
     def _row(self, s: int, group: Handle, place: Handle) -> Handle:
         """The weight row of a place; beyond the weight its last one, whose product nobody stores."""

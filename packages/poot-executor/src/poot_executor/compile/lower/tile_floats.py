@@ -8,12 +8,12 @@ roundings a term as where blocks are summed before they are scaled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from poot_executor.compile.lower.blocks import BlockReader
 from poot_executor.compile.lower.draft import Frame
 from poot_executor.compile.lower.epilogue import Products
-from poot_executor.compile.schedule_tile import PAD, VECTOR, TileSchedule, float_words
+from poot_executor.compile.schedule_tile import PAD, VECTOR, TileSchedule
 from poot_executor.dtype import DType
 from poot_executor.graph.graph import Value
 from poot_executor.kernel.builder import Var
@@ -31,14 +31,14 @@ class FloatTile:
 
     def __init__(self, frame: Frame, left: Value, schedule: TileSchedule, anchors: int) -> None:
         self.frame, self.b, self.left, self.schedule = frame, frame.b, left, schedule
-        words = max(float_words(schedule, a) for a in range(1, anchors + 1))
+        words = max(schedule.words(a) for a in range(1, anchors + 1))
         self.memory = self.b.shared("tile", DType.F32, words)
         self.lane = self.b.thread_id() % schedule.lanes * VECTOR
         self.line = self.b.thread_id() // schedule.lanes * VECTOR
 
     def multiply(
         self, readers: list[BlockReader], row: Callable[[Handle], Handle], token: Callable[[Handle], Handle]
-    ) -> Products:
+    ) -> Iterator[tuple[int, Products]]:
         """See `tile.Tile`."""
         b, schedule = self.b, self.schedule
         rows = schedule.rows_of(len(readers))
@@ -61,7 +61,7 @@ class FloatTile:
                 for m, total in zip(tokens, vector, strict=True):
                     self.memory[products.place(0, w, m, self.lane + j * schedule.lanes * VECTOR)] = total.get()
         b.barrier()
-        return products
+        yield 0, products
 
     def _weight_words(self, rows: int) -> int:
         return self.schedule.chunk * (rows + PAD)

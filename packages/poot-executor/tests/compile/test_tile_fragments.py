@@ -1,0 +1,101 @@
+"""Tiles of many activation rows by opaque matrix fragments, against the oracle."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from poot_executor.compile import Caps
+from poot_executor.dtype import BF16, F16, F32
+from poot_executor.formats import FORMATS
+from poot_executor.graph import functional as f
+from poot_executor.graph import primitives as p
+from poot_executor.kernel.fragments import FragmentShape
+
+WIDE = (FragmentShape(16, 16, 16, F16, F32), FragmentShape(16, 16, 16, BF16, F32))
+SMALL = (FragmentShape(8, 8, 8, F16, F32), FragmentShape(16, 8, 16, BF16, F32))
+CAPS = Caps(
+    group_threads=64,
+    subgroup_width=32,
+    max_bindings=31,
+    max_shared_bytes=48 << 10,
+    features=frozenset(["subgroup", "fragments"]),
+    many_rows=9,
+    fragments=WIDE,
+)
+
+
+def tiles(program):
+    return [d for d in program.dispatches if d.schedule.get("shape") is not None]
+
+
+@pytest.mark.parametrize("half", [BF16, F16], ids=str)
+@pytest.mark.parametrize("format", ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "f16", "bf16", "f32"])
+def test_every_format_and_kind_of_halves(g, run, format, half):
+    x = g.floats(40, 96)
+    g.output(f.linear(x, g.weight(FORMATS[format], 70, 96), FORMATS[format], activations=half))
+    found = tiles(run(g, CAPS).program)
+    dense = not FORMATS[format].is_packed
+    assert len(found) == (not dense or format == str(half))
+    assert all(d.schedule["shape"] == f"16x16x16 {half} to f32" and d.schedule["chunk"] == 32 for d in found)
+
+
+@pytest.mark.parametrize(("width", "tile_rows"), [(8, 4), (32, 1), (64, 1)])
+@pytest.mark.parametrize("half", [BF16, F16], ids=str)
+@pytest.mark.parametrize("format", ["q4_1", "q8_0"])
+def test_other_shapes_subgroups_and_layouts(g, run, format, half, width, tile_rows):
+    x = g.floats(33, 64)
+    g.output(f.linear(x, g.weight(FORMATS[format], 40, 64), FORMATS[format], activations=half))
+    caps = replace(CAPS, subgroup_width=width, tile_rows=tile_rows, fragments=SMALL)
+    (dispatch,) = tiles(run(g, caps).program)
+    assert dispatch.schedule["threads"] == 4 * width and dispatch.schedule["chunk"] == 64
+
+
+@pytest.mark.parametrize(("count", "tokens"), [(9, 32), (33, 64), (64, 64), (65, 128)])
+def test_a_tile_is_more_than_half_full(g, run, count, tokens):
+    x = g.floats(count, 64)
+    g.output(f.linear(x, g.weight(FORMATS["q4_0"], 40, 64), FORMATS["q4_0"], activations=F16))
+    (dispatch,) = tiles(run(g, CAPS).program)
+    assert dispatch.schedule["tokens"] == tokens
+
+
+def test_the_norm_before_is_stored_as_halves(g, run):
+    """Two weights side by side read what a norm of its own stored."""
+    h = p.cast(f.rms_norm(g.floats(20, 64), g.floats(64), 1e-5), F16)
+    gate, up = (g.weight(FORMATS["q4_0"], 80, 64) for _ in range(2))
+    gate, up = (f.linear(p.cast(h, F32), w, FORMATS["q4_0"], activations=F16) for w in (gate, up))
+    g.output(f.swiglu(gate, up) + 1.0)
+    program = run(g, CAPS).program
+    norm, dispatch = program.dispatches
+    assert norm.kernel.name == "row_reduction" and dispatch.schedule["weights"] == [2]
+    assert tiles(program) == [dispatch]
+
+
+@pytest.mark.parametrize("width", [32, 128])
+def test_what_finishes_blocks_of_products(g, run, width):
+    """A norm over each head, a rotation of its halves, narrow elements in whole words."""
+    x = g.floats(40, 64)
+    product = f.linear(x, g.weight(FORMATS["q4_1"], 2 * width, 64), FORMATS["q4_1"], activations=F16)
+    heads = p.reshape(product, (1, 40, 2, width))
+    turn = tuple(p.reshape(g.floats(40, width // 2), (1, 40, 1, width // 2)) for _ in range(2))
+    g.output(f.rope(f.rms_norm(heads, g.floats(width), 1e-5), *turn))
+    g.output(p.cast(f.linear(x, g.weight(FORMATS["f16"], 40, 64), FORMATS["f16"], activations=F16), BF16))
+    (dispatch,) = tiles(run(g, CAPS).program)
+    assert dispatch.schedule["weights"] == [1, 1]
+
+
+def test_a_product_that_may_be_further_off_than_a_sum_is_left_alone(g, run):
+    """Of depth 16 a sum may be 8 units off."""
+    x = g.floats(12, 64)
+    g.output(f.linear(x, g.weight(FORMATS["q4_0"], 40, 64), FORMATS["q4_0"], activations=F16))
+    for error, taken in ((8.0, 1), (8.5, 0)):
+        caps = replace(CAPS, errors={**CAPS.errors, "fragment_mma": error})
+        assert len(tiles(run(g, caps).program)) == taken
+
+
+def test_f32_activations_are_summed_in_registers(g, run):
+    x = g.floats(12, 64)
+    g.output(f.linear(x, g.weight(FORMATS["q4_0"], 40, 64), FORMATS["q4_0"]))
+    program = run(g, CAPS).program
+    assert not tiles(program) and program.dispatches[0].schedule["lanes"] == 8
