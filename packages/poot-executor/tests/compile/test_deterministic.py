@@ -5,12 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from poot_eval.conformance.inputs import packed_rows
 from poot_eval.conformance.session import Session, open_session
 from poot_eval.device import ReferenceDevice
 from poot_executor.compile import Caps, CompileOptions, Target, compile
 from poot_executor.dtype import F32, to_bytes
 from poot_executor.formats import FORMATS
 from poot_executor.graph import functional as f
+from poot_executor.graph.builder import Builder
+from poot_executor.graph.graph import TensorType
 from poot_executor.graph.keys import SlotKey, SlotKind, StateKey
 from poot_executor.weights import WeightKey
 
@@ -91,6 +94,38 @@ def test_alone_as_in_a_batch_and_in_any_chunks(decoder, rng, prompt, caps):
         assert bits(pool[:4]) == bits(batched.states[key][:4]), key
 
 
+@pytest.mark.parametrize("caps", CAPS)
+def test_a_row_is_the_same_among_any_number_of_rows(decoder, rng, caps):
+    """One, three or eight rows through block tables, a prompt each and then a token: where a row is, and who is beside
+    it, changes no bit of it."""
+    prompts = [[int(i) for i in rng.integers(0, 11, 3)] for _ in range(8)]
+    found: dict[int, set[bytes]] = {}
+    eight = Bench(decoder, rng, CAPS[caps], paged=True)
+    for rows in ([*range(8)], [5, 0, 2], [0], [5]):
+        bench = eight if len(rows) == 8 else Bench(decoder, rng, CAPS[caps], eight, paged=True)
+        first = bench.step([prompts[r] for r in rows], [0] * len(rows))
+        then = bench.step([[r % 11] for r in rows], [3] * len(rows))
+        for place, row in enumerate(rows):
+            found.setdefault(row, set()).add(bits(first[place]) + bits(then[place]))
+    assert all(len(same) == 1 for same in found.values())
+    assert len(found) == 8 and len(set().union(*found.values())) > 1
+
+
+@pytest.mark.parametrize("paged", [False, True], ids=["contiguous", "paged"])
+@pytest.mark.parametrize("caps", CAPS)
+def test_any_chunks_give_the_same_bits(decoder, rng, prompt, caps, paged):
+    """A prompt of four tokens in every way to cut it."""
+    whole = Bench(decoder, rng, CAPS[caps], paged=paged)
+    expected = bits(whole.step([prompt[0]], [0])[0])
+    for sizes in ([1, 3], [3, 1], [2, 2], [1, 2, 1], [1, 1, 1, 1]):
+        bench, at = Bench(decoder, rng, CAPS[caps], whole, paged=paged), 0
+        bench.programs = whole.programs  # by shape
+        for size in sizes:
+            last = bench.step([prompt[0][at : at + size]], [at])
+            at += size
+        assert bits(last[0]) == expected, sizes
+
+
 def test_token_by_token_as_at_once(decoder, rng, prompt):
     """From a paged pool and a contiguous one."""
     whole = Bench(decoder, rng, ROWS, paged=True)
@@ -118,6 +153,24 @@ def test_a_norm_alone_as_before_a_contraction(g, rng, caps, kind):
             regions = [d.region for d in session.program.dispatches]
         assert regions == (["projection"] if graph is fused else ["row_reduction", "contraction"])
     assert bits(results[0]) == bits(results[1])
+
+
+@pytest.mark.parametrize("name", ["bf16", "q4_1", "q8_0"])
+def test_a_row_is_the_same_whatever_fragments_would_take(rng, name):
+    """One, five or twenty rows on a target with matrix fragments, which take some of these numbers of rows."""
+    features = frozenset(["subgroup", "packed_half", "mma"])
+    caps = Caps(group_threads=128, subgroup_width=32, max_bindings=31, max_shared_bytes=48 << 10, features=features)
+    x, found = rng.standard_normal((20, 128)).astype(np.float32), []
+    for rows in (1, 5, 20):
+        builder, format_ = Builder("rows"), FORMATS[name]
+        weight = f.stored_weight(builder, WeightKey(None, "w"), format_, (24, 128))
+        slot = builder.slot(SlotKey(SlotKind.INPUT, "x"), TensorType((rows, 128), F32))
+        builder.output("y", f.linear(slot, weight, format_))
+        stored = packed_rows(np.random.default_rng(7), format_, 24, 128)
+        inputs = {WeightKey(None, "w"): stored, SlotKey(SlotKind.INPUT, "x"): x[:rows]}
+        with open_session(ReferenceDevice(caps), builder.build(), inputs, DETERMINISTIC) as session:
+            found.append(session.run(session.lower()).outputs["y"][0])
+    assert bits(found[0]) == bits(found[1]) == bits(found[2])
 
 
 @pytest.mark.parametrize("caps", CAPS)

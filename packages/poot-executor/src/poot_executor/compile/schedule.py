@@ -179,7 +179,13 @@ NEUTRAL = frozenset({"rows", "tile", "queries"})
 
 def batch_invariant(caps: Caps) -> Caps:
     """Caps under which no row is summed in an order that depends on other rows: groups do not share the positions of an
-    attention, many rows are contracted as few are, and a row reduction takes as many threads alone as it takes before a
-    contraction."""
-    neutral = tuple((name, value) for name, value in caps.pick if name in NEUTRAL)
-    return replace(caps, parallel_groups=1, max_group_size=caps.group_threads, many_rows=None, pick=neutral)
+    attention, many rows are contracted as few are (matrix fragments take some numbers of rows alone), and a row
+    reduction takes as many threads alone as it takes before a contraction."""
+    return replace(
+        caps,
+        parallel_groups=1,
+        max_group_size=caps.group_threads,
+        many_rows=None,
+        features=caps.features - {"mma"},
+        pick=tuple((name, value) for name, value in caps.pick if name in NEUTRAL),
+    )
