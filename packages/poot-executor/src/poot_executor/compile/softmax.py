@@ -74,8 +74,11 @@ def softmax_of(
     powers, x = total.inputs[0], greatest.inputs[0]
     below = _divided(graph, found.quotient, powers)
     shifted = _shifted(graph, powers)
-    if below is None or shifted is None or shifted[0] != x:
+    if below is None or shifted is None or _flat(graph, shifted[0]) != _flat(graph, x):
         return None
+    if powers.shape[-1] != x.shape[-1]:
+        return None
+    x = _flat(graph, x) if _flat(graph, x).shape[-1:] == x.shape[-1:] else x
     most = spread(graph, shifted[1])
     if spread(graph, below) == total.output and most == greatest.output:
         return _without_sink(graph, x, found)
@@ -102,7 +105,12 @@ def _beside_sink(
     sink = _other(graph, most, "max", greatest.output)
     term = _other(graph, spread(graph, below), "add", total.output)
     shifted = None if term is None else _shifted(graph, term)
-    if sink is None or shifted is None or shifted[0] != sink or spread(graph, shifted[1]) != most:
+    if (
+        sink is None
+        or shifted is None
+        or _flat(graph, shifted[0]) != _flat(graph, sink)
+        or spread(graph, shifted[1]) != most
+    ):
         return None
     return (x, sink) if sink.type.count * x.shape[-1] == x.type.count else None
 
@@ -119,8 +127,8 @@ def _other(graph: Graph, value: Value, op: str, one: Value) -> Value | None:
 def _divided(graph: Graph, quotient: Equation, powers: Value) -> Value | None:
     """t where the quotient is powers / t, or powers times the reciprocal of t."""
     if quotient.op == "div":
-        return quotient.inputs[1] if quotient.inputs[0] == powers else None
-    others = [v for v in quotient.inputs if v != powers]
+        return quotient.inputs[1] if _flat(graph, quotient.inputs[0]) == _flat(graph, powers) else None
+    others = [v for v in quotient.inputs if _flat(graph, v) != _flat(graph, powers)]
     if quotient.op != "mul" or len(others) != 1:
         return None
     inner = graph.equation(spread(graph, others[0]))
@@ -129,8 +137,8 @@ def _divided(graph: Graph, quotient: Equation, powers: Value) -> Value | None:
 
 def _shifted(graph: Graph, power: Value) -> tuple[Value, Value] | None:
     """a and b where a value is exp(a − b), or exp(a + (−b))."""
-    outer = graph.equation(power)
-    inner = graph.equation(outer.inputs[0]) if outer is not None and outer.op == "exp" else None
+    outer = graph.equation(_flat(graph, power))
+    inner = graph.equation(_flat(graph, outer.inputs[0])) if outer is not None and outer.op == "exp" else None
     if inner is None or inner.op not in ("sub", "add"):
         return None
     if inner.op == "sub":
@@ -140,6 +148,12 @@ def _shifted(graph: Graph, power: Value) -> tuple[Value, Value] | None:
         if negated is not None and negated.op == "neg":
             return inner.inputs[1 - place], negated.inputs[0]
     return None
+
+
+def _flat(graph: Graph, value: Value) -> Value:
+    """The value under reshapes: the same elements in the same order."""
+    equation = graph.equation(value)
+    return _flat(graph, equation.inputs[0]) if equation is not None and equation.op == "reshape" else value
 
 
 def spread(graph: Graph, value: Value) -> Value:
