@@ -237,12 +237,13 @@ def _mma(run: _Run, op: Op, operands: list[Array], mask: Mask) -> tuple[Array, .
     if run.width != LANES or run.lanes.threads % LANES:
         raise KernelError(f"kernel {run.kernel.name}: mma takes whole subgroups of {LANES} threads")
     run.whole(mask, run.lanes.threads, op)
-    whole = [np.broadcast_to(x, (run.lanes.groups, run.lanes.threads, x.shape[2])) for x in operands]
-    return (mma(*whole, op.attrs["half"]),)
+    a, b, c = (np.broadcast_to(x, (run.lanes.groups, run.lanes.threads, x.shape[2])) for x in operands)
+    return (mma(a, b, c, op.attrs["half"]),)
 
 
 def _packed_fma(run: _Run, op: Op, operands: list[Array], mask: Mask) -> tuple[Array, ...]:
-    return (packed_fma(*operands, op.attrs["half"]),)
+    a, b, c = operands
+    return (packed_fma(a, b, c, op.attrs["half"]),)
 
 
 def _fragment(run: _Run, op: Op, operands: list[Array], mask: Mask) -> tuple[Array, ...]:

@@ -43,8 +43,9 @@ def fuse_experts(graph: Graph, regions: Regions, layouts: Mapping[Value, WeightL
         anchors = [anchor]
         for value in leaves_of(graph, region, stored):
             other = by_root.get(value)
-            beside = other is not None and other.anchor is not None and other.kind == "indexed_contraction"
-            if not beside or value in wanted or readers[value] != 1 or len(anchors) > 1:
+            if other is None or other.anchor is None or other.kind != "indexed_contraction":
+                continue
+            if value in wanted or readers[value] != 1 or len(anchors) > 1:
                 continue
             if _alike(graph, anchor, other.anchor, layouts, caps) and other.root == other.anchor.output:
                 anchors.insert(0, other.anchor)

@@ -106,7 +106,7 @@ def contraction_schedule(
         most = next((r for r in (2, 1) if turns and block % (slots * r) == 0), 0)
         return ContractionSchedule(caps.group_threads, lanes, most, tile, block // (slots * most)) if most else None
     picked = caps.picked("rows")
-    if picked in fitting:
+    if picked is not None and picked in fitting:
         return ContractionSchedule(caps.group_threads, lanes, picked, tile)
     most = max(1, (ROWS_MOST if tile <= 4 else 2) // anchors)
     wide = 2 if lanes > 1 else 1  # Two rows a lane keep enough bytes in flight.
