@@ -37,7 +37,7 @@ GPU_GROUPS = 256
 
 GPU_MANY_ROWS = 9
 """Activation rows from which on a GPU takes tiles of them: fewer fit the registers of one thread, which then reads a
-weight once as well. On llvmpipe tiles take 1.2 to 14 times as long, whose barriers and shared memory are those of a CPU.
+weight once as well. On llvmpipe, whose barriers and shared memory are a CPU's, tiles take 1.2 to 14 times as long.
 """
 
 

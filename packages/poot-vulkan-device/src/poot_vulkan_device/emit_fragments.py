@@ -13,7 +13,7 @@ from poot_executor.kernel.fragments import FragmentShape, FragmentType
 from poot_executor.kernel.ir import KType, Op
 from poot_executor.kernel.rules import Rules
 from poot_vulkan_device.emit import Emitter, Rule
-from poot_vulkan_device.spirv import SIGNED_FACTORS, Code, Decoration
+from poot_vulkan_device.spirv import SIGNED_FACTORS, Code
 
 _MAJOR = {"row": 0, "column": 1}
 """Memory layouts of a cooperative matrix."""
@@ -61,11 +61,9 @@ def _fma(e: Emitter, op: Op) -> None:
     a, b, c = e.ids(op)
     type = _type_of(op)
     integer = type.dtype is DType.I32
+    # Free to be contracted, so that it is one instruction.
     product = e.module.result(Code.I_MUL if integer else Code.F_MUL, e.type(type), a, b)
-    total = e.define(op, Code.I_ADD if integer else Code.F_ADD, product, c)
-    if not integer:
-        for result in (product, total):
-            e.module.decorate(result, Decoration.NO_CONTRACTION)
+    e.define(op, Code.I_ADD if integer else Code.F_ADD, product, c)
 
 
 def add_fragments(rules: Rules[Rule]) -> None:
