@@ -126,6 +126,32 @@ def test_a_residual_chain_is_stored_link_by_link(g):
     assert kinds(g) == expected
 
 
+@pytest.mark.parametrize("bindings", [3, 4, 8])
+def test_an_expression_over_too_many_buffers_is_split(g, run, bindings):
+    """Sums of ten inputs, in a chain and in a tree; a norm of one of them."""
+    xs = [x(g, 3, 8) for _ in range(10)]
+    chain = xs[0]
+    for other in xs[1:]:
+        chain = p.tanh(chain) + other
+    g.output(chain)
+    tree = xs
+    while len(tree) > 1:
+        tree = [a * 0.5 + b for a, b in zip(tree[::2], tree[1::2], strict=False)] + tree[len(tree) // 2 * 2 :]
+    g.output(f.softmax(tree[0]))
+    match = run(g, Caps(group_threads=16, max_bindings=bindings))
+    assert len(match.regions) > 2
+    assert all(len(d.kernel.params) <= bindings for d in match.program.dispatches)
+
+
+def test_an_expression_of_as_many_buffers_as_there_are_is_not_split(g, run):
+    y = x(g, 3, 8)
+    for _ in range(6):
+        y = p.exp(p.minimum(y, x(g, 3, 8)))
+    g.output(y)
+    assert run(g, Caps(max_bindings=8)).regions == ("pointwise",)
+    assert run(g, Caps(max_bindings=7)).regions == ("pointwise", "pointwise")
+
+
 # What is absorbed
 
 

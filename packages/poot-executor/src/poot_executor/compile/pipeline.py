@@ -20,7 +20,6 @@ from poot_executor.compile.plan import Plan, Planner, Schema, make_schema
 from poot_executor.compile.program import Decline, Program, StateUse, WeightUse
 from poot_executor.compile.projections import fuse_projections
 from poot_executor.compile.region import Region
-from poot_executor.compile.regions import form_regions
 from poot_executor.compile.schedule import batch_invariant
 from poot_executor.compile.schedule_picks import (
     KEY,
@@ -34,6 +33,7 @@ from poot_executor.compile.schedule_picks import (
     region_key,
 )
 from poot_executor.compile.target import Caps, Granularity, Pick, Target
+from poot_executor.compile.wide import regions_within
 from poot_executor.errors import CompileLimit, Unsupported
 from poot_executor.formats import FORMATS, Format
 from poot_executor.graph.graph import Graph, Value
@@ -86,7 +86,7 @@ class Compilation:
             return _program(graph, target, self._schema, _whole_graph(graph, target, layouts), self._passes, ())
         picks = self._usable(schedules)
         norms = {} if self._options.deterministic else picks
-        regions = fuse_attention(graph, form_regions(graph), layouts, self._caps)
+        regions = fuse_attention(graph, regions_within(graph, layouts, self._caps), layouts, self._caps)
         regions = fuse_projections(graph, regions, layouts, self._caps, norms)
         _limit("expression_operations", limits.expression_operations, longest_expression(graph, regions.stored))
         scene = Scene(graph, regions.stored, layouts)

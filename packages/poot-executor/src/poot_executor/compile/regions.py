@@ -16,6 +16,7 @@ compute.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -56,8 +57,8 @@ KINDS = {
 ROUNDS = 4
 
 
-def form_regions(graph: Graph) -> Regions:
-    """Decide what is stored and group the rest around it.
+def form_regions(graph: Graph, needed: Set[Value] = frozenset()) -> Regions:
+    """Decide what is stored and group the rest around it. `needed` are values to store in any case.
 
     What a value costs to recompute depends on which values under it are stored, and those are decided after it: so the
     walk is repeated with what the last one stored, until nothing changes. Every round is valid by itself.
@@ -65,6 +66,7 @@ def form_regions(graph: Graph) -> Regions:
     assumed: frozenset[Value] = frozenset(i.value for i in graph.inputs)
     for _ in range(ROUNDS):
         former = _Former(graph, assumed)
+        former.needed |= needed
         for equation in reversed(graph.equations):
             former.visit(equation)
         if former.stored == assumed:
