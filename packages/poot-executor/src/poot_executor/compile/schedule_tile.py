@@ -38,6 +38,8 @@ RUN = 32
 """Columns of a block of quants, which have one scale."""
 CHUNKS, FRAGMENT_CHUNKS = (32, 16, 8), (64, 32)
 """Columns of a chunk: what is staged at a time."""
+WAITING_WORDS = 16
+"""Words of activations that wait in a thread's registers for the next chunk, where that is longer than a run."""
 PIECE_WORDS = 2048
 """Words of shared memory for products of fragments that are finished at a time."""
 FILLED = 2
@@ -128,7 +130,8 @@ def _fragment_tiles(weights: Weights, activations: DType, caps: Caps) -> Iterato
     for shape in sorted(usable_shapes(activations, caps), key=lambda s: -s.rows * s.columns * s.depth):
         for rows, tokens in FRAGMENT_TILES:
             for chunk in FRAGMENT_CHUNKS:
-                if all(layout.columns % chunk == 0 for layout, _ in weights):
+                short = chunk == RUN or tokens * chunk // 2 <= WAITING_WORDS * threads
+                if short and all(layout.columns % chunk == 0 for layout, _ in weights):
                     yield TileSchedule(threads, rows, tokens, chunk, ACROSS, shape)
 
 

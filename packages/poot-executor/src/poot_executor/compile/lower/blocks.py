@@ -108,12 +108,21 @@ class BlockReader:
 
     def scales(self, row: Handle, block: Handle) -> tuple[Handle, Handle | None]:
         """Scale and minimum (None where the format has none) of a block."""
+        return self.scales_in(self.scale_word(row, block), block)
+
+    def scale_word(self, row: Handle, block: Handle) -> Handle:
+        """The word that has a block's scale."""
+        if self.has_minimum:
+            return self._word("scale_minimum", row, block)
+        return self._word("scale", row, block >> 1)
+
+    def scales_in(self, word: Handle, block: Handle) -> tuple[Handle, Handle | None]:
+        """A block's scale and minimum in that word."""
         b = self.b
         if self.has_minimum:
-            scale, minimum = b.unpack_half2(self._word("scale_minimum", row, block))
+            scale, minimum = b.unpack_half2(word)
             return scale, minimum
-        pair = self._word("scale", row, block >> 1)
-        return b.half_to_float((pair >> b.cast((block & 1) << 4, DType.U32)) & 0xFFFF), None
+        return b.half_to_float((word >> b.cast((block & 1) << 4, DType.U32)) & 0xFFFF), None
 
     def words(self, row: Handle, block: Handle, piece: Handle | int) -> list[Handle]:
         """The quant words of a piece of a row's block; then for 5-bit formats its high bits, the first lowest."""

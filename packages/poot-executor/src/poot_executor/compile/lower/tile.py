@@ -19,7 +19,8 @@ from poot_executor.compile.lower.epilogue import Products, store_products
 from poot_executor.compile.lower.projection import declare_reads, layout_of
 from poot_executor.compile.lower.row_map import RowMap
 from poot_executor.compile.lower.tile_floats import FloatTile
-from poot_executor.compile.lower.tile_fragments import FragmentTile, piece_words
+from poot_executor.compile.lower.tile_fragments import FragmentTile
+from poot_executor.compile.lower.tile_staging import piece_words
 from poot_executor.compile.region import Projection, Region
 from poot_executor.compile.schedule_tile import TileSchedule, tile_schedule
 from poot_executor.compile.target import Caps
