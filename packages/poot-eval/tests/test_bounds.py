@@ -8,7 +8,7 @@ from poot_eval.bounds import KAPPA, bound_for, end_to_end_bound
 from poot_eval.compare import assert_matches, assert_same
 from poot_eval.error_rules import ERROR_RULES
 from poot_executor.compile.target import EXACT_ERRORS, Caps
-from poot_executor.dtype import BF16, F16, F32, I32, U32
+from poot_executor.dtype import BF16, F16, F32, I32, U32, round_bf16
 from poot_executor.formats import FORMATS
 from poot_executor.graph import functional as f
 from poot_executor.graph import primitives as p
@@ -357,3 +357,32 @@ def test_kappa_covers_other_orders_twice_over_and_is_not_vacuous(rng):
         spoiled[WeightKey(1, "v")] *= np.float32(1.001)
         with pytest.raises(AssertionError):
             assert_matches(eval(graph, spoiled).outputs["y"], oracle, bound)
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
+def test_a_softmax_may_be_rounded_before_its_sum_is_known(rng, dtype):
+    """Weights rounded and then divided are within the bound of ones divided and then rounded, and the bound is no more
+    than four such roundings."""
+    b = Builder("rounded")
+    scores, values = slot(b, "scores", (40, 50)), slot(b, "values", (50, 8))
+    b.output("y", p.cast(p.cast(f.softmax(scores * 4.0), dtype), F32) @ values)
+    graph = b.build()
+    given = feed(graph, rng)
+    oracle = eval(graph, given, EvalOptions(environment=True))
+    bound = bound_for(graph, oracle.environment, Caps()).output("y")
+    x, v = (given[SlotKey(SlotKind.INPUT, name)].astype(np.float64) for name in ("scores", "values"))
+    powers = np.exp(x * 4.0 - (x * 4.0).max(axis=1, keepdims=True))
+    early = round_bf16(powers.astype(np.float32)) if dtype is BF16 else powers.astype(np.float16)
+    result = early.astype(np.float64).reshape(powers.shape) @ v / powers.sum(axis=1, keepdims=True)
+    assert_matches(result.astype(np.float32), oracle.outputs["y"], bound)
+    unit, least = (2.0**-8, 2.0**-40) if dtype is BF16 else (2.0**-11, 2.0**-25)
+    most = 4.2 * (unit * (powers / powers.sum(axis=1, keepdims=True)) + least) @ np.abs(v)
+    assert (bound <= most + 1e-4).all()
+
+
+def test_padding_a_number_moves_nothing(rng):
+    b = Builder("pad")
+    b.output("y", p.pad(p.exp(slot(b, "x", ())), (), (), 0.0))
+    graph = b.build()
+    oracle = eval(graph, feed(graph, rng), EvalOptions(environment=True))
+    assert 0 < bound_for(graph, oracle.environment, Caps()).output("y") < 1e-4
