@@ -27,7 +27,7 @@ def blocks_between(
     grown = True
     while grown:
         grown = False
-        for value in {v for r in found.values() for v in leaves(r)} - set(found) - wanted:
+        for value in sorted({v for r in found.values() for v in leaves(r)} - set(found) - wanted, key=lambda v: v.id):
             made = by_root.get(value)
             if made is None or not all(r.root in found for r in readers.get(value, ())):
                 continue

@@ -41,7 +41,7 @@ def fuse_experts(graph: Graph, regions: Regions, layouts: Mapping[Value, WeightL
             declines.append(Decline("experts", position[anchor.output], shape))
             continue
         anchors = [anchor]
-        for value in leaves_of(graph, region, stored):
+        for value in sorted(leaves_of(graph, region, stored), key=lambda v: v.id):
             other = by_root.get(value)
             if other is None or other.anchor is None or other.kind != "indexed_contraction":
                 continue

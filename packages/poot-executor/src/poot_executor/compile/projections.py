@@ -142,7 +142,7 @@ class _Fuser:
         """Take in the contractions that a region finishes, with the regions between: None where that is done. Otherwise
         why not, nothing where there is none to be taken in."""
         finishers = {region.root, *(r.root for r in between)}
-        leaves = dict.fromkeys(v for r in (region, *between) for v in self._leaves(r))
+        leaves = sorted({v for r in (region, *between) for v in self._leaves(r)}, key=lambda v: v.id)
         inner = [self.by_root[v] for v in leaves if v not in finishers and self._can_join(v, finishers)]
         candidates = [region, *inner] if region.kind == "contraction" else inner
         if not inner or len(candidates) > 2:

@@ -64,15 +64,21 @@ def form_regions(graph: Graph, needed: Set[Value] = frozenset()) -> Regions:
     walk is repeated with what the last one stored, until nothing changes. Every round is valid by itself.
     """
     assumed: frozenset[Value] = frozenset(i.value for i in graph.inputs)
-    for _ in range(ROUNDS):
-        former = _Former(graph, assumed)
-        former.needed |= needed
-        for equation in reversed(graph.equations):
-            former.visit(equation)
+    former = _walk(graph, assumed, needed)
+    for _ in range(1, ROUNDS):
         if former.stored == assumed:
             break
         assumed = frozenset(former.stored)
+        former = _walk(graph, assumed, needed)
     return former.result()
+
+
+def _walk(graph: Graph, assumed: frozenset[Value], needed: Set[Value]) -> _Former:
+    former = _Former(graph, assumed)
+    former.needed |= needed
+    for equation in reversed(graph.equations):
+        former.visit(equation)
+    return former
 
 
 @dataclass(slots=True)
