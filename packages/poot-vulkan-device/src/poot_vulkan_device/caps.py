@@ -15,11 +15,23 @@ _ROUTINES: Mapping[str, float] = MappingProxyType(
 )
 """ULP of the routines where division is exact. Sine and cosine for |x| ≤ 100,000."""
 
-LLVMPIPE_ERRORS: Mapping[str, float] = MappingProxyType({"div": 0.5, "sqrt": 0.5, "rsqrt": 1.5, **_ROUTINES})
+PRODUCT_ERROR = 0.5
+"""ULP of the magnitudes summed that each term of a matrix product may cost: Vulkan states none, and this is what adding
+one term after another would. tests/test_tiles.py holds devices to it."""
+
+LLVMPIPE_ERRORS: Mapping[str, float] = MappingProxyType(
+    {"div": 0.5, "sqrt": 0.5, "rsqrt": 1.5, "fragment_mma": PRODUCT_ERROR, **_ROUTINES}
+)
 """ULP on Mesa's llvmpipe, the worst of 2^18 random arguments an operation over its range, against float64."""
 
 VULKAN_ERRORS: Mapping[str, float] = MappingProxyType(
-    {"div": 2.5, "sqrt": 4.5, "rsqrt": 2.0, **{name: 2 * error for name, error in _ROUTINES.items()}}
+    {
+        "div": 2.5,
+        "sqrt": 4.5,
+        "rsqrt": 2.0,
+        "fragment_mma": PRODUCT_ERROR,
+        **{name: 2 * error for name, error in _ROUTINES.items()},
+    }
 )
 """ULP that Vulkan allows ("Precision and Operation of SPIR-V Instructions"): a square root is 1 / inversesqrt. The
 routines divide, and so inherit some of it."""

@@ -42,6 +42,8 @@ WAITING_WORDS = 16
 """Words of activations that wait in a thread's registers for the next chunk, where that is longer than a run."""
 PIECE_WORDS = 2048
 """Words of shared memory for products of fragments that are finished at a time."""
+ROUNDOFF = 0.5
+"""ULP of a sum that adding a term may cost."""
 FILLED = 2
 """A tile is taken where its groups are at least a `FILLED`th of those that fill the device."""
 
@@ -136,16 +138,14 @@ def _fragment_tiles(weights: Weights, activations: DType, caps: Caps) -> Iterato
 
 
 def usable_shapes(element: DType, caps: Caps) -> list[FragmentShape]:
-    """The target's products of such halves whose error is within what a sum of as many terms may have.
-
-    A term of a contraction may be off by a roundoff, half a unit in the last place, a term; so `depth` terms by depth /
-    2 units of their magnitudes.
-    """
-    error = caps.errors.get("fragment_mma", 2.0)
+    """The target's products of such halves, unless a term is further off than where terms are added one after another:
+    the bound of a contraction allows each of them a roundoff of the sum."""
+    if caps.errors.get("fragment_mma", ROUNDOFF) > ROUNDOFF:
+        return []
     return [
         shape
         for shape in caps.fragments
-        if shape.element is element and shape.sums is DType.F32 and RUN % shape.depth == 0 and 2 * error <= shape.depth
+        if shape.element is element and shape.sums is DType.F32 and RUN % shape.depth == 0
     ]
 
 

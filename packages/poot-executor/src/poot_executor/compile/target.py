@@ -29,6 +29,7 @@ EXACT_ERRORS: Mapping[str, float] = MappingProxyType(
         "tanh": 1.0,
         "erf": 1.0,
         "pow": 2.0,
+        "fragment_mma": 0.5,
     }
 )
 """Errors in units in the last place (ULP) of a target whose arithmetic is IEEE and whose library is good."""
@@ -45,9 +46,10 @@ class Caps:
     `features` names capabilities of the kernel operation table ("subgroup", "dot4") and of later ones. `subgroup_width`
     is set only where it is fixed. `tile_rows` is the number of weight rows interleaved in a device layout. `contracts`
     says that the target may fuse a·b + c by itself; `flushes_denormals` that f32 denormals read or computed become
-    zero. `errors` are ULP bounds of kernel operations; `operations` is the op set of a whole-graph device (empty: all).
-    `group_threads` is the group size that schedules start from, `parallel_groups` how many groups keep the
-    device busy, and `split_tiles` the fewest tiles of positions for which it pays that another group takes them.
+    zero. `errors` are ULP bounds of kernel operations ("fragment_mma": of the magnitudes summed, for each term);
+    `operations` is the op set of a whole-graph device (empty: all). `group_threads` is the group size that schedules
+    start from, `parallel_groups` how many groups keep the device busy, and `split_tiles` the fewest tiles of positions
+    for which it pays that another group takes them.
     `few_programs` says that a program takes seconds to be made ready, and memory of its own for weights.
     `many_rows` activation rows and more are contracted in tiles that the threads of a group share; None: never.
     `fragments` are the products of opaque matrix fragments that a target with the feature "fragments" has.

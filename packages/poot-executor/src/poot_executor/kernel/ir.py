@@ -309,7 +309,8 @@ KERNEL_OPS: Mapping[str, OpRow] = MappingProxyType(
             "a, b, sum",
             "sum",
             "a·b + c. Products of floats are exact; their sum is taken in an order and with roundings of the target's, "
-            "within its error `fragment_mma`: ULP of the magnitudes summed, by default 2. i32 wraps",
+            "within its error `fragment_mma`, in ULP of all magnitudes for each term (0.5: as one after another). i32 "
+            "wraps",
             "fragments",
         ),
         OpRow("fragment_fma", "sum, sum, sum", "sum", "a·b + c by element, rounded once or twice", "fragments"),
