@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from poot_executor.compile import Caps
@@ -96,8 +97,36 @@ def test_a_product_that_may_be_further_off_than_a_sum_is_left_alone(g, run):
         assert len(tiles(run(g, caps).program)) == taken
 
 
-def test_f32_activations_are_summed_in_registers(g, run):
+@pytest.mark.parametrize("format", ["q4_0", "q4_1", "q5_1", "q8_0", "bf16", "f16", "f32"])
+def test_f32_activations_are_three_bf16(g, run, format):
+    """Computed in the dispatch, and stored by a norm. What bf16 does not hold is summed in registers."""
+    x, computed = g.floats(40, 96), g.floats(40, 96)
+    for h in (f.rms_norm(x, g.floats(96), 1e-5), p.tanh(computed)):
+        for _ in range(2):
+            g.output(f.linear(h, g.weight(FORMATS[format], 40, 96), FORMATS[format]))
+    found = [d for d in run(g, CAPS).program.dispatches if "shape" in d.schedule]
+    taken = format not in ("f16", "f32")
+    assert found and all(
+        (d.schedule["parts"], d.schedule["shape"] is None) == (1 + 2 * taken, not taken) for d in found
+    )
+
+
+def test_f32_activations_without_bf16_are_summed_in_registers(g, run):
     x = g.floats(12, 64)
     g.output(f.linear(x, g.weight(FORMATS["q4_0"], 40, 64), FORMATS["q4_0"]))
-    program = run(g, CAPS).program
+    program = run(g, replace(CAPS, fragments=WIDE[:1])).program
     assert not tiles(program) and program.dispatches[0].schedule["lanes"] == 8
+
+
+def test_an_infinite_activation_stays_infinite(g, run):
+    infinite = g.builder.computed([[float("inf")] + [0.0] * 127], F32)
+    x = g.floats(12, 128) + p.broadcast(infinite, (12, 128))
+    g.output(f.linear(x, g.weight(FORMATS["q8_0"], 16, 128), FORMATS["q8_0"]))
+    assert tiles(run(g, CAPS).program)
+
+
+def test_activations_of_every_magnitude_keep_their_bits(g, run):
+    """Thirds that are denormal, and neighbours far apart."""
+    x = g.floats(12, 64) * g.builder.computed(2.0 ** np.linspace(-100, 60, 64)[None, :], F32)
+    g.output(f.linear(x, g.weight(FORMATS["bf16"], 16, 64), FORMATS["bf16"]))
+    assert tiles(run(g, CAPS).program)

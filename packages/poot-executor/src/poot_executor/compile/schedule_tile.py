@@ -1,8 +1,9 @@
 """Schedules of contractions of many activation rows: which shapes a group takes as a tile of weight rows by tokens.
 
 With a row of weights read for every few tokens, a device that computes much for each byte waits for memory. A group of
-threads that shares a tile in shared memory reads a weight once for all its tokens, and decodes it once. Where
-activations are halves and the target multiplies such fragments, subgroups do; otherwise threads sum in registers.
+threads that shares a tile in shared memory reads a weight once for all its tokens, and decodes it once. Where the
+target multiplies fragments of the halves that activations are, or of bf16, three of which are an f32, subgroups do;
+otherwise threads sum in registers.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ FLOAT_TILES = ((64, 64, 8), (64, 32, 8), (32, 32, 8), (128, 32, 16))
 """Weight rows, tokens and lanes across rows, the best first: 8 by 8, 8 by 4 and 4 by 4 sums a thread. The last one is
 for epilogues that look at 128 columns."""
 FRAGMENT_TILES = ((64, 128), (64, 64), (64, 32), (32, 64), (32, 32), (128, 64), (128, 32))
-"""Weight rows and tokens where subgroups multiply fragments."""
+"""Weight rows and tokens where subgroups multiply fragments. Thirds have no room for the first."""
+THIRDS = 3
+"""bf16 numbers whose sum is an f32, exactly."""
 LEAST = 32
 """Tokens of the smallest tiles. A larger one is more than half full."""
 ACROSS = 2
@@ -54,7 +57,8 @@ Weights = Sequence[tuple[WeightLayout, Segment]]
 @dataclass(frozen=True, slots=True)
 class TileSchedule:
     """`threads` of a group take `rows` weight rows (of all weights side by side together) by `tokens`, `chunk` columns
-    at a time. `lanes` threads, or with a `shape` subgroups, lie across rows, the others across tokens.
+    at a time. `lanes` threads, or with a `shape` subgroups, lie across rows, the others across tokens. An activation is
+    the sum of `parts` halves.
     """
 
     threads: int
@@ -63,6 +67,7 @@ class TileSchedule:
     chunk: int
     lanes: int
     shape: FragmentShape | None = None
+    parts: int = 1
 
     def rows_of(self, anchors: int) -> int:
         """Rows of each of so many weights side by side."""
@@ -72,6 +77,11 @@ class TileSchedule:
     def pitch(self) -> int:
         """Words between lines of staged halves."""
         return self.chunk // 2 + PAD
+
+    @property
+    def lines(self) -> int:
+        """Lines of staged halves."""
+        return self.rows + self.parts * self.tokens
 
     @property
     def runs(self) -> int:
@@ -91,7 +101,7 @@ class TileSchedule:
         if self.shape is None:
             lines = anchors * (rows + PAD) + self.tokens + PAD
             return max(self.chunk * lines, self.rows * self.tokens)
-        return (self.rows + self.tokens) * self.pitch + self.float_words
+        return self.lines * self.pitch + self.float_words
 
     @property
     def float_words(self) -> int:
@@ -124,17 +134,18 @@ def _float_tiles(weights: Weights, caps: Caps) -> Iterator[TileSchedule]:
 def _fragment_tiles(weights: Weights, activations: DType, caps: Caps) -> Iterator[TileSchedule]:
     if FEATURE not in caps.features or "subgroup" not in caps.features or caps.subgroup_width is None:
         return
-    threads = ACROSS * ACROSS * caps.subgroup_width
-    if threads > caps.max_group_size or activations not in (DType.F16, DType.BF16):
+    threads, thirds = ACROSS * ACROSS * caps.subgroup_width, activations is DType.F32
+    half = DType.BF16 if thirds else activations
+    if threads > caps.max_group_size or half not in (DType.F16, DType.BF16):
         return
-    if any(layout.format.dtype not in (None, activations) for layout, _ in weights):
+    if any(layout.format.dtype not in (None, half) for layout, _ in weights):
         return
-    for shape in sorted(usable_shapes(activations, caps), key=lambda s: -s.rows * s.columns * s.depth):
-        for rows, tokens in FRAGMENT_TILES:
-            for chunk in FRAGMENT_CHUNKS:
+    for shape in sorted(usable_shapes(half, caps), key=lambda s: -s.rows * s.columns * s.depth):
+        for rows, tokens in FRAGMENT_TILES[thirds:]:
+            for chunk in FRAGMENT_CHUNKS[thirds:]:
                 short = chunk == RUN or tokens * chunk // 2 <= WAITING_WORDS * threads
                 if short and all(layout.columns % chunk == 0 for layout, _ in weights):
-                    yield TileSchedule(threads, rows, tokens, chunk, ACROSS, shape)
+                    yield TileSchedule(threads, rows, tokens, chunk, ACROSS, shape, THIRDS if thirds else 1)
 
 
 def usable_shapes(element: DType, caps: Caps) -> list[FragmentShape]:

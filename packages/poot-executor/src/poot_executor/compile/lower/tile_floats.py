@@ -8,11 +8,12 @@ roundings a term as where blocks are summed before they are scaled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from poot_executor.compile.lower.blocks import BlockReader
 from poot_executor.compile.lower.draft import Frame
 from poot_executor.compile.lower.epilogue import Products
+from poot_executor.compile.lower.tile_staging import apart
 from poot_executor.compile.schedule_tile import PAD, VECTOR, TileSchedule
 from poot_executor.dtype import DType
 from poot_executor.graph.graph import Value
@@ -97,7 +98,7 @@ class FloatTile:
         with b.range(b.thread_id(), schedule.tokens * fours, schedule.threads, name="item") as item:
             m, column = item // fours, item % fours * VECTOR
             vector = self.frame.emission.vector(self.left, (token(m), first + column), 1)
-            for i, value in enumerate(_apart(vector)):
+            for i, value in enumerate(apart(vector)):
                 self.memory[column * pitch + m + (i * pitch + at)] = value
 
     def _add(self, sums: Sums, rows: int, at: int, k: Handle) -> None:
@@ -107,15 +108,10 @@ class FloatTile:
         across = schedule.threads // schedule.lanes * VECTOR
         activations: list[Handle] = []
         for n in range(schedule.tokens // across):
-            activations += _apart(self.memory.load(k * pitch + self.line + (n * across + at), VECTOR))
+            activations += apart(self.memory.load(k * pitch + self.line + (n * across + at), VECTOR))
         for w, weight in enumerate(sums):
             for j, vector in enumerate(weight):
                 start = w * self._weight_words(rows) + j * lanes
                 column = self.memory.load(k * (rows + PAD) + self.lane + start, VECTOR)
                 for x, total in zip(activations, vector, strict=True):
                     total.set(b.fma(column, b.vector(x, x, x, x), total.get()))
-
-
-def _apart(vector: Handle) -> Sequence[Handle]:
-    """Four elements; a scalar is all of them."""
-    return [vector] * VECTOR if vector.width == 1 else [vector[i] for i in range(VECTOR)]

@@ -3,7 +3,8 @@
 A block of quants is multiplied exactly, as halves, and then scaled; its minimum meets the sum of the block's
 activations: scale · Σ q·x + minimum · Σ x, as where threads sum in registers. No lane knows which elements of a
 fragment it has, so that scales, minima and sums come as fragments too: a line of shared memory that is every line of
-one.
+one. Where activations are f32, each is three bf16, and a block's products start from nothing for every kind of weight,
+so that they are off by no more than those of f32.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ class FragmentTile:
             [[b.var(b.fragment_zero(shape.sum), name="sums") for _ in range(wide)] for _ in range(tall)]
             for _ in readers
         ]
+        for w, reader in enumerate(readers):
+            if self.schedule.parts > 1 and not reader.scaled:
+                staging.ones(w, rows)
         waiting = staging.ahead(readers, rows, row, token)
         with b.range(0, chunks, name="chunk") as chunk:
             staging.stage(waiting, readers, rows, chunk * schedule.chunk, token)
@@ -86,16 +90,20 @@ class FragmentTile:
         left = [[factor(w, r) for r in tall] for w in range(len(readers))]
         scales = [[self._scales(reader, w, r, rows, run) for r in tall] for w, reader in enumerate(readers)]
         for n in range(len(sums[0][0])):
-            line = staging.token_line(self._token(n))
-            right = [staging.halves.load_fragment(line + at, shape.b, pitch, "column") for at in words]
+            # The small thirds first: sums that they would round are not there yet.
+            lines = [staging.token_line(self._token(n), part) for part in reversed(range(self.schedule.parts))]
+            right = [
+                [staging.halves.load_fragment(line + at, shape.b, pitch, "column") for at in words] for line in lines
+            ]
             total_x = self._column_sums(n, run) if staging.summed else None
             for w, weight in enumerate(sums):
                 for r, fragments in enumerate(weight):
                     scale, minimum = scales[w][r]
                     total = fragments[n].get()
                     product = total if scale is None else b.fragment_zero(shape.sum)
-                    for k in steps:
-                        product = b.fragment_mma(left[w][r][k], right[k], product)
+                    for part in right:
+                        for k in steps:
+                            product = b.fragment_mma(left[w][r][k], part[k], product)
                     total = product if scale is None else b.fragment_fma(scale, product, total)
                     if minimum is not None and total_x is not None:
                         total = b.fragment_fma(minimum, total_x, total)
@@ -103,7 +111,7 @@ class FragmentTile:
 
     def _scales(self, reader: BlockReader, w: int, r: int, rows: int, run: int) -> tuple[Handle | None, Handle | None]:
         """Scale and minimum of each row of a fragment, in all its columns."""
-        if not reader.scaled:
+        if not reader.scaled and self.schedule.parts == 1:
             return None, None
         floats, at = self.staging.floats, self.staging.scale_place(w, self._row(r, rows), rows, run)
         scale = floats.load_fragment(at, self.shape.sum, 0, "column")

@@ -1,9 +1,10 @@
 """What a tile of fragments has in shared memory: weights and activations as halves, and beside them scales, minima and
 sums of activations.
 
-`halves` has a line of a chunk's columns for each weight row, then one for each token. `floats` has, each [run, row or
-token], scales, minima and sums; products take its place in the end. Words of the next chunk are on their way in
-registers while this one is multiplied; activations that are computed are not.
+`halves` has a line of a chunk's columns for each weight row, then one for each token, or where activations are f32 one
+for each third: an f32 is the exact sum of three bf16. `floats` has, each [run, row or token], scales, minima and sums;
+products take its place in the end. Words of the next chunk are on their way in registers while this one is multiplied;
+activations that are computed are not.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class Staging:
 
     def __init__(self, frame: Frame, left: Value, schedule: TileSchedule, half: DType, summed: bool) -> None:
         self.frame, self.b, self.left, self.schedule, self.half = frame, frame.b, left, schedule, half
-        self.summed, self.copied = summed, left in frame.scene.stored
-        self.halves = self.b.shared("halves", DType.U32, (schedule.rows + schedule.tokens) * schedule.pitch)
+        self.summed, self.stored = summed, left in frame.scene.stored
+        self.halves = self.b.shared("halves", DType.U32, schedule.lines * schedule.pitch)
         self.floats = self.b.shared("floats", DType.F32, schedule.float_words)
 
     # Places
@@ -51,9 +52,9 @@ class Staging:
         """Where the line of a row of a weight begins."""
         return (place + w * rows) * self.schedule.pitch
 
-    def token_line(self, token: Handle) -> Handle:
-        """Where the line of a token begins."""
-        return (token + self.schedule.rows) * self.schedule.pitch
+    def token_line(self, token: Handle, part: int = 0) -> Handle:
+        """Where the line of a token, or of a third of it, begins."""
+        return (token + (self.schedule.rows + part * self.schedule.tokens)) * self.schedule.pitch
 
     def scale_place(self, w: int, place: Handle, rows: int, run: Handle | int) -> Handle:
         """Where the scale of a row's run is."""
@@ -101,16 +102,23 @@ class Staging:
                 for turn in range(self._turns(rows * self.schedule.runs)):
                     self._store_scales(reader, w, rows, turn, next(words), first)
         each = self.schedule.chunk // EIGHT
-        if self.copied:
-            for turn in range(self._turns(self.schedule.tokens * each)):
-                self._store_activations(next(words), *self._item(turn, self.schedule.tokens * each, each)[1:])
+        items = self.schedule.tokens * each
+        if self.stored:
+            for turn in range(self._turns(items)):
+                _, m, eight = self._item(turn, items, each)
+                self._store_activations(next(words), m, eight)
             return
         # Every thread goes round as often, since lanes sum together.
-        with self.b.range(0, self._turns(self.schedule.tokens * each), name="round") as turn:
-            _, m, eight = self._item(turn, self.schedule.tokens * each, each)
-            values = self._values(token(m), first + eight * EIGHT)
-            pairs = zip(values[::2], values[1::2], strict=True)
-            self._store_activations([self._exact(*pair) for pair in pairs], m, eight, values)
+        with self.b.range(0, self._turns(items), name="round") as turn:
+            _, m, eight = self._item(turn, items, each)
+            column = first + eight * EIGHT
+            vectors = [self.frame.emission.vector(self.left, (token(m), column + start), 1) for start in (0, VECTOR)]
+            self._store_values([value for vector in vectors for value in apart(vector)], m, eight)
+
+    def ones(self, w: int, rows: int) -> None:
+        """Scales of a weight that has none, where products start from nothing: put there once."""
+        with self.b.range(self.b.thread_id(), rows * self.schedule.runs, self.schedule.threads, name="item") as item:
+            self.floats[self.scale_place(w, item % rows, rows, item // rows)] = self.b.const(1.0, DType.F32)
 
     def _load(
         self, readers: Sequence[BlockReader], rows: int, first: Handle, row: Place, token: Place
@@ -127,14 +135,12 @@ class Staging:
                 for turn in range(self._turns(rows * self.schedule.runs)):
                     _, place, run = self._item(turn, rows * self.schedule.runs, self.schedule.runs)
                     loaded.append([reader.scale_word(row(place), first // RUN + run)])
-        if self.copied:
+        if self.stored:
             each = self.schedule.chunk // EIGHT
-            source = self.frame.buffers[self.left][0]
-            for turn in range(self._turns(self.schedule.tokens * each)):
-                _, m, eight = self._item(turn, self.schedule.tokens * each, each)
-                word = (token(m) * self.left.shape[1] + first) // 2 + eight * (EIGHT // 2)
-                vector = source.load_words(word, VECTOR)
-                loaded.append([vector[i] for i in range(VECTOR)])
+            items = self.schedule.tokens * each
+            for turn in range(self._turns(items)):
+                _, m, eight = self._item(turn, items, each)
+                loaded.append(self._load_activations(token(m) * self.left.shape[1] + first + eight * EIGHT))
         return loaded
 
     def _turns(self, items: int) -> int:
@@ -181,10 +187,7 @@ class Staging:
 
     def _exact(self, low: Handle, high: Handle) -> Handle:
         """A word of two f32 that are halves."""
-        b = self.b
-        if self.half is DType.F16:
-            return b.pack_half2(low, high)
-        return (b.bitcast(low, DType.U32) >> 16) | (b.bitcast(high, DType.U32) & TOP)
+        return self.b.pack_half2(low, high) if self.half is DType.F16 else self._cut(low, high)
 
     def _store(self, at: Handle, words: Sequence[Handle]) -> None:
         """Neighbouring words, as vectors."""
@@ -194,25 +197,47 @@ class Staging:
 
     # Activations
 
-    def _values(self, token: Handle, column: Handle) -> list[Handle]:
-        """Eight activations, rounded as the graph says."""
-        values: list[Handle] = []
-        for start in (0, VECTOR):
-            vector = self.frame.emission.vector(self.left, (token, column + start), 1)
-            values += [vector] * VECTOR if vector.width == 1 else [vector[i] for i in range(VECTOR)]
-        return values
+    def _load_activations(self, at: Handle) -> list[Handle]:
+        """Eight of them as they are stored: four words of halves, or two vectors of f32."""
+        source = self.frame.buffers[self.left][0]
+        if self.left.dtype is DType.F32:
+            return [source.load(at + start, VECTOR) for start in (0, VECTOR)]
+        return apart(source.load_words(at // 2, VECTOR))
 
-    def _store_activations(
-        self, words: Sequence[Handle], m: Handle, eight: Handle, values: Sequence[Handle] | None = None
-    ) -> None:
-        """Eight activations, and where there are minima the sum of their run, of which four neighbouring threads have
-        eight each."""
-        b = self.b
-        self._store(self.token_line(m) + eight * (EIGHT // 2), words)
-        if not self.summed:
+    def _store_activations(self, loaded: Sequence[Handle], m: Handle, eight: Handle) -> None:
+        """What was loaded, as halves."""
+        if self.left.dtype is DType.F32:
+            self._store_values([value for vector in loaded for value in apart(vector)], m, eight)
             return
-        unpack = b.unpack_half2 if self.half is DType.F16 else b.unpack_bf16x2
-        total, *rest = values or [part for word in words for part in unpack(word)]
+        self._store(self.token_line(m) + eight * (EIGHT // 2), loaded)
+        if self.summed:
+            unpack = self.b.unpack_half2 if self.half is DType.F16 else self.b.unpack_bf16x2
+            self._store_sum([part for word in loaded for part in unpack(word)], m, eight)
+
+    def _store_values(self, values: list[Handle], m: Handle, eight: Handle) -> None:
+        """Eight activations, rounded as the graph says, as halves or as thirds."""
+        rest = values
+        for part in range(self.schedule.parts):
+            exact = self._exact if self.schedule.parts == 1 else self._cut
+            pairs = zip(rest[::2], rest[1::2], strict=True)
+            self._store(self.token_line(m, part) + eight * (EIGHT // 2), [exact(low, high) for low, high in pairs])
+            rest = [self._without_top(value) for value in rest]
+        if self.summed:
+            self._store_sum(values, m, eight)
+
+    def _cut(self, low: Handle, high: Handle) -> Handle:
+        """A word of the upper halves of two f32."""
+        return (self.b.bitcast(low, DType.U32) >> 16) | (self.b.bitcast(high, DType.U32) & TOP)
+
+    def _without_top(self, value: Handle) -> Handle:
+        """An f32 less its upper half, exactly. Infinity is all in its upper half."""
+        b, bits = self.b, self.b.bitcast(value, DType.U32)
+        return b.select((bits & 0xFFFF) == 0, 0.0, value - b.bitcast(bits & TOP, DType.F32))
+
+    def _store_sum(self, values: Sequence[Handle], m: Handle, eight: Handle) -> None:
+        """The sum of a run, of which four neighbouring threads have eight each."""
+        b = self.b
+        total, *rest = values
         for value in rest:
             total = total + value
         for mask in (1, 2):
@@ -220,3 +245,8 @@ class Staging:
         four = RUN // EIGHT
         with b.if_(eight % four == 0):
             self.floats[self.sum_place(m, eight // four)] = total
+
+
+def apart(vector: Handle) -> list[Handle]:
+    """Four elements; a scalar is all of them."""
+    return [vector] * VECTOR if vector.width == 1 else [vector[i] for i in range(VECTOR)]
