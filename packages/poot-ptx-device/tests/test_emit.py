@@ -90,7 +90,9 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
 
 def test_every_operation_has_a_rule() -> None:
     # A block ends in its yield: whoever emits the block takes the values.
-    assert RULES.missing(KERNEL_OPS.keys() - {"yield"}) == ()
+    features = caps_of(best_architecture((9, 0))).features
+    offered = [name for name, row in KERNEL_OPS.items() if row.needs is None or row.needs in features]
+    assert RULES.missing(set(offered) - {"yield"}) == ()
 
 
 @pytest.mark.parametrize("name", KERNELS)
