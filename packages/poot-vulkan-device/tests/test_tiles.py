@@ -81,4 +81,4 @@ def product(shape: FragmentShape, width: int) -> Kernel:
 
 @pytest.mark.sweep
 class TestVulkanTiles(ContractionRegions, RandomGraphConformance):
-    """Whatever has two activation rows is a tile."""
+    """Whatever has rows enough for half a tile is one; with fragments, two."""

@@ -26,7 +26,7 @@ def tiles(program):
     return [d for d in program.dispatches if "tokens" in d.schedule and "chunk" in d.schedule]
 
 
-@pytest.mark.parametrize(("rows", "tokens"), [(64, 64), (100, 70), (7, 9)])
+@pytest.mark.parametrize(("rows", "tokens"), [(64, 64), (100, 70), (7, 17)])
 @pytest.mark.parametrize("format", ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "f32", "f16", "bf16"])
 def test_every_format_and_edges_of_tiles(g, run, format, rows, tokens):
     x = g.floats(tokens, 96)
@@ -54,7 +54,7 @@ def test_shared_memory_bounds_the_tile(g, run):
 
 @pytest.mark.parametrize("columns", [16, 24, 20])
 def test_depths_of_dense_weights(g, run, columns):
-    x = g.floats(12, columns)
+    x = g.floats(20, columns)
     g.output(f.linear(x, g.weight(FORMATS["f32"], 40, columns), FORMATS["f32"]))
     found = tiles(run(g, CAPS).program)
     assert [d.schedule["chunk"] for d in found] == {16: [16], 24: [8], 20: []}[columns]
@@ -88,9 +88,9 @@ def test_weights_of_several_formats_side_by_side(g, run):
 @pytest.mark.parametrize("width", [32, 64, 128])
 def test_what_finishes_blocks_of_products(g, run, width):
     """A norm over each head, a rotation of its halves, narrow elements in whole words."""
-    x = g.floats(10, 64)
-    heads = p.reshape(f.linear(x, g.weight(FORMATS["q4_1"], 2 * width, 64), FORMATS["q4_1"]), (1, 10, 2, width))
-    turn = tuple(p.reshape(g.floats(10, width // 2), (1, 10, 1, width // 2)) for _ in range(2))
+    x = g.floats(20, 64)
+    heads = p.reshape(f.linear(x, g.weight(FORMATS["q4_1"], 2 * width, 64), FORMATS["q4_1"]), (1, 20, 2, width))
+    turn = tuple(p.reshape(g.floats(20, width // 2), (1, 20, 1, width // 2)) for _ in range(2))
     g.output(f.rope(f.rms_norm(heads, g.floats(width), 1e-5), *turn))
     g.output(p.cast(f.linear(x, g.weight(FORMATS["f16"], 40, 64), FORMATS["f16"]), BF16))
     (dispatch,) = tiles(run(g, CAPS).program)
@@ -106,8 +106,8 @@ def test_weights_in_parts(g, run):
 
 def test_few_rows_and_deterministic_programs_have_the_kernels_of_few_rows(g, compiled):
     weight = g.weight(FORMATS["q4_0"], 64, 64)
-    g.output(f.linear(g.floats(8, 64), weight, FORMATS["q4_0"]))
-    g.output(f.linear(g.floats(64, 64), weight, FORMATS["q4_0"]))
+    for count in (8, 16, 64):
+        g.output(f.linear(g.floats(count, 64), weight, FORMATS["q4_0"]))
     assert len(tiles(compiled(g, CAPS))) == 1
     assert not tiles(compiled(g, CAPS, CompileOptions(deterministic=True)))
     assert not tiles(compiled(g, replace(CAPS, many_rows=None)))

@@ -112,7 +112,7 @@ def test_f32_activations_are_three_bf16(g, run, format):
 
 
 def test_f32_activations_without_bf16_are_summed_in_registers(g, run):
-    x = g.floats(12, 64)
+    x = g.floats(20, 64)
     g.output(f.linear(x, g.weight(FORMATS["q4_0"], 40, 64), FORMATS["q4_0"]))
     program = run(g, replace(CAPS, fragments=WIDE[:1])).program
     assert not tiles(program) and program.dispatches[0].schedule["lanes"] == 8

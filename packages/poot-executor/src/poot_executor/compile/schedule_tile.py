@@ -34,7 +34,8 @@ FRAGMENT_TILES = ((64, 128), (64, 64), (64, 32), (32, 64), (32, 32), (128, 64), 
 THIRDS = 3
 """bf16 numbers whose sum is an f32, exactly."""
 LEAST = 32
-"""Tokens of the smallest tiles. A larger one is more than half full."""
+"""Tokens of the smallest tiles. A larger one is more than half full, and so is any whose sums are in registers: a
+thread that sums for tokens that are not there takes as long as where it reads weights once more."""
 ACROSS = 2
 """Subgroups of a group across rows, and across tokens."""
 RUN = 32
@@ -182,7 +183,7 @@ def _fits(schedule: TileSchedule, segment: Segment, caps: Caps) -> bool:
 
 def _fills(schedule: TileSchedule, weights: Weights, count: int, caps: Caps) -> bool:
     """Are there tokens enough for the tile, and groups enough to keep a device busy?"""
-    if schedule.tokens > LEAST and schedule.tokens >= 2 * count:
+    if schedule.tokens >= 2 * count and (schedule.tokens > LEAST or schedule.shape is None):
         return False
     across = sum(-(-layout.rows // schedule.rows_of(len(s.anchors))) for layout, s in weights)
     return across * -(-count // schedule.tokens) * FILLED >= caps.parallel_groups
