@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from poot_eval.conformance.sample_kernels import scaled_sum, silu, tile_max
 from poot_executor.compile.target import Caps
 from poot_executor.dtype import DType
 from poot_executor.errors import Unsupported
@@ -29,50 +30,6 @@ F32, I32, U32, BOOL, F16 = DType.F32, DType.I32, DType.U32, DType.BOOL, DType.F1
 READ, WRITE = Access.READ, Access.READ_WRITE
 
 Assemble = Callable[[str, str], str]
-
-
-def scaled_sum() -> Kernel:
-    """A guard by length, a vector load, a loop with a carried value and an if without an else."""
-    b = KernelBuilder("scaled_sum", 32)
-    x, y = b.buffer("x", F32, READ), b.buffer("y", F32, WRITE)
-    i = b.group_id() * 32 + b.thread_id()
-    total = b.var(0.0, name="total")
-    with b.range(16) as k:
-        v = x.load((i * 16 + k) * 4, 4)
-        total.set(total.get() + (v.x + v.y) + (v.z + v.w))
-    with b.if_(i < y.length()):
-        y[i] = total.get() * 0.1
-    return b.finish()
-
-
-def tile_max() -> Kernel:
-    """Shared memory, barriers in a loop, shuffles, an atomic whose result nobody wants, a check."""
-    b = KernelBuilder("tile_max", 64)
-    x, best = b.buffer("x", I32, READ), b.buffer("best", I32, WRITE)
-    tile = b.shared("tile", I32, 64)
-    t = b.thread_id()
-    i = b.group_id() * 64 + t
-    b.check(i < x.length(), 3)
-    tile[t] = b.max(x[b.min(i, x.length() - 1)], b.subgroup_shuffle(t, 0))
-    width = b.var(32)
-    with b.while_(lambda: width.get() > 0):
-        b.barrier()
-        with b.if_(t < width.get()):
-            tile[t] = b.max(tile[t], tile[t + width.get()])
-        width.set(width.get() // 2)
-    with b.if_(t == 0):
-        best.atomic("max", 0, tile[0])
-    return b.finish()
-
-
-def silu() -> Kernel:
-    """A routine, over a half buffer."""
-    b = KernelBuilder("silu", 64)
-    x, y = b.buffer("x", F16, READ), b.buffer("y", F32, WRITE)
-    i = b.group_id() * 64 + b.thread_id()
-    value = x[i]
-    y[i] = value / (b.exp(-value) + 1.0)
-    return b.finish()
 
 
 def row_sum(threads: int = 128, dtype: DType = F32) -> Kernel:

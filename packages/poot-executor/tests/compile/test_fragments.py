@@ -97,3 +97,12 @@ def test_stored_halves_are_staged_as_they_are(g, run, format, tokens):
         g.output(f.linear(p.cast(x, F32), g.weight(FORMATS[format], 24, 128), FORMATS[format], activations=BF16))
     found = fragments(run(g, CAPS))
     assert found and all(d.schedule["copied"] == (format != "q5_1") for d in found)
+
+
+@pytest.mark.parametrize("tokens", [1, 6, 40])
+def test_weights_of_several_formats_share_an_input(g, run, tokens):
+    x = f.rms_norm(g.floats(tokens, 512), g.floats(512), 1e-5)
+    for format, rows in (("q4_0", 48), ("q8_0", 16), ("q5_1", 32)):
+        g.output(f.linear(x, g.weight(FORMATS[format], rows, 512), FORMATS[format]))
+    (dispatch,) = fragments(run(g, CAPS))
+    assert dispatch.schedule["weights"] == [1, 1, 1]

@@ -28,7 +28,7 @@ from poot_executor.layout import Part
 class Products:
     """A group's products in shared memory: [partial, weight, token, place], `tokens` by `columns` of each weight.
 
-    The sum over `partials` is the product. `pitch` is the distance of neighbouring tokens, `columns` or more.
+    The sum over `partials` is the product.
     """
 
     shared: SharedRef
@@ -36,22 +36,11 @@ class Products:
     columns: int
     weights: int
     partials: int = 1
-    pitch: int = 0
-
-    @property
-    def row(self) -> int:
-        """The distance of neighbouring tokens."""
-        return self.pitch or self.columns
-
-    @property
-    def count(self) -> int:
-        """Elements of shared memory that they take."""
-        return self.partials * self.weights * self.tokens * self.row
 
     def place(self, partial: Handle | int, weight: int, token: Handle | int, place: Handle) -> Handle:
         """Where a product lies."""
-        offset = weight * self.tokens * self.row
-        first = partial * (self.weights * self.tokens * self.row) + token * self.row
+        offset = weight * self.tokens * self.columns
+        first = partial * (self.weights * self.tokens * self.columns) + token * self.columns
         return place + first + offset
 
     def read(self, weight: int, token: Handle, place: Handle) -> Handle:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from poot_executor.compile.lower.draft import Frame
 from poot_executor.compile.lower.fragment_weights import apart, by_bytes, fours
 from poot_executor.compile.lower.projection import supply_totals
+from poot_executor.compile.lower.thirds import cut, run_total, without_top
 from poot_executor.compile.region import Projection
 from poot_executor.compile.schedule_fragments import COLUMNS, DEPTH, PARTS, FragmentSchedule
 from poot_executor.dtype import DType
@@ -20,9 +21,6 @@ from poot_executor.graph.graph import Value
 from poot_executor.kernel.builder import Var
 from poot_executor.kernel.handle import Handle
 from poot_executor.layout import LANES, WeightLayout
-
-TOP = 0xFFFF0000
-"""The upper half of an f32: its first third."""
 
 Waiting = list[list[Var]]
 """Words that were loaded for the next chunk, by turn of the thread."""
@@ -40,7 +38,6 @@ class Activations:
         left, stored = projection.left, frame.scene.stored
         self.copied = left in stored and left.dtype is schedule.half and not self.summed
         self._source = self._rounded()
-        self._first = self.b.const(0, DType.I32)
 
     def _rounded(self) -> Value:
         """What is rounded to halves: the input, or what the input is rounded from, since staging rounds the same."""
@@ -134,7 +131,7 @@ class Activations:
             item = turn * schedule.threads + b.thread_id()
             m, eight = place(item if items % schedule.threads == 0 else b.min(item, items - 1))
             values = self._values(layout, chunk * schedule.chunk, self._token(m), eight)
-            total = self._total(values) if self.summed else None
+            total = run_total(b, values) if self.summed else None
             with b.if_(item < items):
                 self._store(values, total, m, eight)
 
@@ -147,15 +144,6 @@ class Activations:
             four = [vector] * LANES if vector.width == 1 else [vector[i] for i in range(LANES)]
             values += by_bytes(layout, four)
         return values
-
-    def _total(self, values: list[Handle]) -> Handle:
-        """The sum of a run's activations: four lanes have eight each."""
-        total = values[0]
-        for value in values[1:]:
-            total = total + value
-        for mask in (1, 2):
-            total = total + self.b.subgroup_shuffle_xor(total, mask)
-        return total
 
     def _store(self, values: list[Handle], total: Handle | None, m: Handle, eight: Handle) -> None:
         b, schedule = self.b, self.schedule
@@ -179,13 +167,9 @@ class Activations:
         if not schedule.thirds:
             return [[b.pack_bf16(*pair) for pair in pairs]]
         parts: list[list[Handle]] = []
-        for part in range(PARTS):
-            bits = [b.bitcast(value, DType.U32) for value in values]
-            parts.append([(low >> 16) | (high & TOP) for low, high in zip(bits[::2], bits[1::2], strict=True)])
-            if part + 1 < PARTS:
-                rest = [v - b.bitcast(w & TOP, DType.F32) for v, w in zip(values, bits, strict=True)]
-                # Infinity is its own first third.
-                values = [b.select((w & 0xFFFF) == 0, 0.0, r) for w, r in zip(bits, rest, strict=True)]
+        for _ in range(PARTS):
+            parts.append([cut(b, low, high) for low, high in zip(values[::2], values[1::2], strict=True)])
+            values = [without_top(b, value) for value in values]
         return parts
 
     # To the lanes

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from poot_executor.compile.lower.blocks import BlockReader
 from poot_executor.compile.lower.draft import Frame
+from poot_executor.compile.lower.thirds import cut, run_total, without_top
 from poot_executor.compile.schedule_tile import RUN, VECTOR, TileSchedule
 from poot_executor.dtype import DType
 from poot_executor.graph.graph import Value
@@ -22,9 +23,6 @@ from poot_executor.layout import WeightLayout
 
 EIGHT = 8
 """Activations that a thread stages at a time: a vector of words."""
-TOP = 0xFFFF0000
-"""The upper half of an f32: a bf16."""
-
 Place = Callable[[Handle], Handle]
 """The weight row, or the activation row, of a place in the tile."""
 
@@ -187,7 +185,7 @@ class Staging:
 
     def _exact(self, low: Handle, high: Handle) -> Handle:
         """A word of two f32 that are halves."""
-        return self.b.pack_half2(low, high) if self.half is DType.F16 else self._cut(low, high)
+        return self.b.pack_half2(low, high) if self.half is DType.F16 else cut(self.b, low, high)
 
     def _store(self, at: Handle, words: Sequence[Handle]) -> None:
         """Neighbouring words, as vectors."""
@@ -218,30 +216,17 @@ class Staging:
         """Eight activations, rounded as the graph says, as halves or as thirds."""
         rest = values
         for part in range(self.schedule.parts):
-            exact = self._exact if self.schedule.parts == 1 else self._cut
+            # A third is cut off; what is a half already is that half.
             pairs = zip(rest[::2], rest[1::2], strict=True)
-            self._store(self.token_line(m, part) + eight * (EIGHT // 2), [exact(low, high) for low, high in pairs])
-            rest = [self._without_top(value) for value in rest]
+            halves = [self._exact(low, high) for low, high in pairs]
+            self._store(self.token_line(m, part) + eight * (EIGHT // 2), halves)
+            rest = [without_top(self.b, value) for value in rest]
         if self.summed:
             self._store_sum(values, m, eight)
 
-    def _cut(self, low: Handle, high: Handle) -> Handle:
-        """A word of the upper halves of two f32."""
-        return (self.b.bitcast(low, DType.U32) >> 16) | (self.b.bitcast(high, DType.U32) & TOP)
-
-    def _without_top(self, value: Handle) -> Handle:
-        """An f32 less its upper half, exactly. Infinity is all in its upper half."""
-        b, bits = self.b, self.b.bitcast(value, DType.U32)
-        return b.select((bits & 0xFFFF) == 0, 0.0, value - b.bitcast(bits & TOP, DType.F32))
-
     def _store_sum(self, values: Sequence[Handle], m: Handle, eight: Handle) -> None:
         """The sum of a run, of which four neighbouring threads have eight each."""
-        b = self.b
-        total, *rest = values
-        for value in rest:
-            total = total + value
-        for mask in (1, 2):
-            total = total + b.subgroup_shuffle_xor(total, mask)
+        b, total = self.b, run_total(self.b, values)
         four = RUN // EIGHT
         with b.if_(eight % four == 0):
             self.floats[self.sum_place(m, eight // four)] = total
