@@ -10,7 +10,7 @@ from llguidance import LLMatcher
 from poot_executor.errors import RequestError
 from poot_llm.guided.gbnf import lark_of_gbnf
 from poot_llm.guided.limits import GuideLimits
-from poot_llm.guided.spec import StructuredOutputs
+from poot_llm.guided.spec import StructuredOutputs, levels_of
 
 JSON_OPTIONS = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,16}"}
 """Between the parts of a JSON text up to 16 spaces may come: without a bound, a model may give nothing else."""
@@ -55,17 +55,6 @@ def _checked_schema(text: str, depth: int) -> dict[str, Any]:
         raise RequestError("structured_outputs.json: a schema is an object or a boolean")
     if "x-guidance" in schema:
         raise RequestError("structured_outputs.json: x-guidance is not taken from a schema")
-    if (found := _depth(schema, depth)) > depth:
+    if (found := levels_of(schema, depth)) > depth:
         raise RequestError(f"structured_outputs.json is nested {found} levels deep or more, at most {depth}")
     return schema
-
-
-def _depth(value: Any, most: int) -> int:
-    """Levels of objects and arrays, counted up to one more than `most`."""
-    levels, level = 0, [value]
-    while level and levels <= most:
-        inner = [v for item in level if isinstance(item, dict) for v in item.values()]
-        inner += [v for item in level if isinstance(item, list) for v in item]
-        held = any(isinstance(item, dict | list) for item in level)
-        levels, level = levels + held, inner
-    return levels

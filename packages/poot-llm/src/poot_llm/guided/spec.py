@@ -10,6 +10,8 @@ from typing import Any, Self
 from poot_executor.errors import RequestError
 
 MOST_CHOICES = 4096
+MOST_LEVELS = 256
+"""Levels of a schema that is given as a map: how deep Python writes JSON before it gives up is its versions' affair."""
 MOST_BYTES = 1 << 20
 """Bytes of a constraint as UTF-8; a longer one is refused before anything reads it."""
 
@@ -93,10 +95,23 @@ def _schema_text(value: object) -> str:
         return value
     if not isinstance(value, Mapping | bool):
         raise RequestError("structured_outputs.json: a schema is an object or a boolean")
+    if levels_of(value, MOST_LEVELS) > MOST_LEVELS:
+        raise RequestError(f"structured_outputs.json is nested more than {MOST_LEVELS} levels deep")
     try:
         return json.dumps(value, allow_nan=False, separators=(",", ":"))
-    except (TypeError, ValueError, RecursionError) as error:
+    except (TypeError, ValueError) as error:
         raise RequestError(f"structured_outputs.json is no JSON: {error}") from None
+
+
+def levels_of(value: Any, most: int) -> int:
+    """Levels of objects and arrays, counted up to one more than `most`."""
+    levels, level = 0, [value]
+    while level and levels <= most:
+        inner = [v for item in level if isinstance(item, Mapping) for v in item.values()]
+        inner += [v for item in level if isinstance(item, list | tuple) for v in item]
+        held = any(isinstance(item, Mapping | list | tuple) for item in level)
+        levels, level = levels + held, inner
+    return levels
 
 
 def _choices(values: object) -> tuple[str, ...]:
