@@ -242,7 +242,10 @@ def _log2(m: Machine[X], a: X) -> tuple[X, X]:
     low = m.apply("fma", s, c, m.apply("neg", high))
     low = m.apply("fma", series, c, m.apply("fma", s, m.number(TWO_OVER_LN2_LOW), low))
     total = m.apply("add", k, high)
-    return total, m.apply("add", m.apply("add", m.apply("sub", k, total), high), low)
+    low = m.apply("add", m.apply("add", m.apply("sub", k, total), high), low)
+    # The series may be a thousandth of the sum: added to it, the low part is no more than the sum's own rounding.
+    rounded = m.apply("add", total, low)
+    return rounded, m.apply("sub", low, m.apply("sub", rounded, total))
 
 
 def pow(m: Machine[X], a: X, b: X) -> X:
