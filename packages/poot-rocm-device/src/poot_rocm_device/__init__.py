@@ -1,0 +1,1 @@
+"""The AMD backend: kernel IR to HIP text, and steps recorded as AQL packets of an HSA queue."""
