@@ -12,13 +12,11 @@ from queue import SimpleQueue
 from secrets import randbits
 from typing import Any, Self
 
-from poot_executor.discover import open_device
-from poot_executor.engine import Engine
 from poot_executor.errors import PootError, RequestError
-from poot_executor.settings import read_settings
 from poot_llm.batching import BatchWorker, Ticket
 from poot_llm.driver import Delivery, Driver, DriverOptions, FinishReason
 from poot_llm.generation import AnswerText, TextPiece
+from poot_llm.opening import open_driver
 from poot_llm.registry import Models
 from poot_llm.sampling import SamplingParams, TokenLogprobs
 
@@ -359,9 +357,8 @@ class LLM(ServedModel):
 
         @contextmanager
         def opening() -> Iterator[Driver]:
-            opened, _ = open_device(device, read_settings().device)
-            with opened, Engine(opened) as engine, Driver(handle, engine, chosen) as driver:
-                yield driver
+            with open_driver(handle, device, chosen) as opened:
+                yield opened.driver
 
         super().__init__(BatchWorker(opening))
 

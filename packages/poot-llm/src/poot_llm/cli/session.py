@@ -8,15 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter
 
-from poot_executor.compile import CompileOptions
-from poot_executor.compile.program_cache import ProgramCache
 from poot_executor.discover import Choice, open_device
 from poot_executor.engine import Engine
-from poot_executor.settings import Settings, read_settings
-from poot_executor.tuned import load_schedules
+from poot_executor.settings import read_settings
 from poot_llm.cli.loading import Loading, StagedEngine
 from poot_llm.cli.output import note
 from poot_llm.driver import Driver, DriverOptions
+from poot_llm.opening import machine_options
 from poot_llm.registry import ModelHandle
 
 
@@ -31,11 +29,10 @@ class Session:
     loading: Loading
 
 
-def driver_options(arguments: argparse.Namespace, settings: Settings) -> DriverOptions:
+def driver_options(arguments: argparse.Namespace) -> DriverOptions:
     """The options --capacity and --chunk. Raises SettingsError by name."""
-    compile_options = CompileOptions(dump=settings.dump, cache=ProgramCache(settings.programs))
     chosen = {} if arguments.chunk is None else {"chunk": arguments.chunk}
-    return DriverOptions(capacity=arguments.capacity, compile=compile_options, **chosen)
+    return DriverOptions(capacity=arguments.capacity, **chosen)
 
 
 @contextmanager
@@ -46,7 +43,7 @@ def open_session(handle: ModelHandle, arguments: argparse.Namespace) -> Iterator
     """
     started = perf_counter()
     settings = read_settings()
-    options = driver_options(arguments, settings)
+    options = driver_options(arguments)
     loading = Loading(handle.name)
     with loading:
         loading.stage("opening a device")
@@ -54,7 +51,6 @@ def open_session(handle: ModelHandle, arguments: argparse.Namespace) -> Iterator
     with device:
         if arguments.device == "auto":
             note(str(choice))
-        schedules = load_schedules(settings.tuned, device.target, choice.description)
-        options = replace(options, compile=replace(options.compile, schedules=schedules))
+        options = replace(options, compile=machine_options(options.compile, device, choice, settings))
         with StagedEngine(device, loading.stage) as engine, Driver(handle, engine, options) as driver:
             yield Session(driver, engine, choice, perf_counter() - started, loading)
