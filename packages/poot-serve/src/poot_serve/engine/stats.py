@@ -1,0 +1,56 @@
+"""What an engine counts: a snapshot that every message of a turn of the loop carries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+STEP_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+"""Upper bounds of the buckets of `EngineStats.step_buckets`; one more bucket is above them."""
+HOST_SECONDS = (0.00005, 0.0001, 0.0002, 0.0004, 0.0008, 0.0016, 0.0032, 0.0064, 0.0128, 0.0256, 0.1)
+"""Upper bounds of the buckets of `EngineStats.host_buckets`; one more bucket is above them."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """Counts since the engine process began, and states as they are now. Seconds are wall time.
+
+    - `waiting`, `running`: answers (`n` of a request) without and with a row; `compiling`: requests whose constraint is
+      being compiled; `rows`: answers that can run at once.
+    - `blocks_total`, `blocks_held`, `blocks_cached`: of paged KV; None where KV is contiguous. Held are those of open
+      answers, cached those that only the prefix cache keeps.
+    - `prompt_tokens`: of admitted answers; `prefix_tokens` of them were found computed.
+    - `generated_tokens`: committed. `preemptions`: answers that gave their room to others.
+    - `finished`, `cancelled`, `failed`, `expired`: answers by how they ended.
+    - `steps`, `step_seconds`, `step_buckets`: turns of the loop that stepped, and what they took in all.
+    - `host_seconds`, `host_buckets`: the part of a turn in which the loop did not wait for the device.
+    - `queue_seconds`, `queued`: how long answers waited for a row, in sum, and how many.
+    - `guessed_tokens`, `accepted_tokens`: of prompt lookup.
+    - `device_bytes`: what the engine holds on the device, None where it is not known; `device_free`: free on it.
+    """
+
+    waiting: int = 0
+    running: int = 0
+    compiling: int = 0
+    rows: int = 0
+    blocks_total: int | None = None
+    blocks_held: int | None = None
+    blocks_cached: int | None = None
+    prompt_tokens: int = 0
+    prefix_tokens: int = 0
+    generated_tokens: int = 0
+    preemptions: int = 0
+    finished: int = 0
+    cancelled: int = 0
+    failed: int = 0
+    expired: int = 0
+    steps: int = 0
+    step_seconds: float = 0.0
+    step_buckets: tuple[int, ...] = (0,) * (len(STEP_SECONDS) + 1)
+    host_seconds: float = 0.0
+    host_buckets: tuple[int, ...] = (0,) * (len(HOST_SECONDS) + 1)
+    queue_seconds: float = 0.0
+    queued: int = 0
+    guessed_tokens: int = 0
+    accepted_tokens: int = 0
+    device_bytes: int | None = None
+    device_free: int | None = None
