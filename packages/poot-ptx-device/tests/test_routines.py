@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from poot_eval.conformance.launching import launch
 from poot_executor.dtype import DType
+from poot_executor.kernel import fused_routines as routines
 from poot_executor.kernel.builder import KernelBuilder
+from poot_executor.kernel.fused_routines import ERRORS
 from poot_executor.kernel.ir import Access, Kernel
 from poot_executor.kernel_device import KernelDevice
-from poot_ptx_device import routines
-from poot_ptx_device.caps import ERRORS
 
 COUNT = 1 << 18
 GROUP = 128

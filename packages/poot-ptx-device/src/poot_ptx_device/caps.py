@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
-from types import MappingProxyType
+from collections.abc import Set
 
 from poot_executor.compile.target import Caps
+from poot_executor.kernel.fused_routines import ERRORS
 from poot_ptx_device.architecture import Architecture
 
 DEPENDENT_LAUNCH = "dependent_launch"
 """The feature that kernels wait for the one before themselves, so that they may be launched while it still runs."""
-
-ERRORS: Mapping[str, float] = MappingProxyType(
-    {
-        "div": 0.5, "sqrt": 0.5, "rsqrt": 1.5, "exp": 1.0, "log": 1.0, "sin": 1.75, "cos": 1.75, "tanh": 1.75,
-        "erf": 1.25, "pow": 1.25,
-    }
-)  # fmt: skip
-"""ULP of the operations, the worst of 2^18 random arguments each over its range, against float64. Sine and cosine for
-|x| ≤ 100,000.
-"""
 
 EARLY_LOADS = "early_loads"
 """The feature that such a kernel loads its first weights before it waits, where it reads little."""

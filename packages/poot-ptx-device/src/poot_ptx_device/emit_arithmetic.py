@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from poot_executor.dtype import DType
+from poot_executor.kernel import fused_routines as routines
 from poot_executor.kernel.ir import Op
-from poot_ptx_device import routines
 from poot_ptx_device.caps import WARP
 from poot_ptx_device.emitter import Emitter, is_literal, literal, register_class, suffix
 from poot_ptx_device.rules import RULES
