@@ -1,0 +1,55 @@
+"""GPU generations that kernels are emitted for, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass
+
+from poot_executor.errors import Unsupported
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """An AMD GPU by its compiler's name.
+
+    `wave` lanes run as one. `mach` is the architecture's number in a code object's header (EF_AMDGPU_MACH, "User Guide
+    for AMDGPU Backend" of LLVM). `units` are the compute units of a large GPU of this kind, or of one of its dies where
+    each is a device of its own. `mixed_dot` says that the dot product of bytes takes the sign of each operand.
+    """
+
+    name: str
+    wave: int
+    mach: int
+    units: int
+    mixed_dot: bool
+
+
+ARCHITECTURES = (
+    Architecture("gfx90a", 64, 0x3F, 104, mixed_dot=False),
+    Architecture("gfx942", 64, 0x4C, 304, mixed_dot=False),
+    Architecture("gfx1030", 32, 0x36, 80, mixed_dot=False),
+    Architecture("gfx1100", 32, 0x41, 96, mixed_dot=True),
+    Architecture("gfx1151", 32, 0x4A, 40, mixed_dot=True),
+    Architecture("gfx1201", 32, 0x4E, 64, mixed_dot=True),
+)
+"""Instinct MI200 and MI300, Radeon RX 6000, RX 7000, the GPU of Ryzen AI Max, RX 9000."""
+
+
+def architecture_named(name: str) -> Architecture:
+    """The architecture of a name, which may carry features after a colon as an agent's does ("gfx90a:sramecc+:xnack-").
+
+    Raises Unsupported where there is none.
+    """
+    plain = name.split(":", maxsplit=1)[0]
+    for architecture in ARCHITECTURES:
+        if architecture.name == plain:
+            return architecture
+    raise Unsupported("rocm", f"{name} is none of {', '.join(a.name for a in ARCHITECTURES)}")
+
+
+def architecture_of(features: Set[str]) -> Architecture:
+    """The architecture that capabilities name. Raises Unsupported where they name none."""
+    for architecture in ARCHITECTURES:
+        if architecture.name in features:
+            return architecture
+    raise Unsupported("rocm", f"the capabilities name none of {', '.join(a.name for a in ARCHITECTURES)}")

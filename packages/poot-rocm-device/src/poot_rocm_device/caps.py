@@ -1,0 +1,46 @@
+"""What AMD GPUs can do, as data. None of it was measured: no AMD GPU has run this."""
+
+from __future__ import annotations
+
+from poot_executor.compile.target import Caps
+from poot_executor.kernel.fused_routines import ERRORS
+from poot_rocm_device.architecture import Architecture
+
+GROUP_THREADS = 128
+
+GROUPS_PER_UNIT = 2
+"""Groups that keep a compute unit busy; what the other GPUs of poot take."""
+
+SPLIT_TILES = 2
+
+MANY_ROWS = 9
+"""Activation rows from which on groups take tiles of them: fewer fit the registers of one thread, which then reads a
+weight once as well."""
+
+
+def caps_of(architecture: Architecture) -> Caps:
+    """The caps of a device of an architecture."""
+    return Caps(
+        # A kernel's arguments are 4 KB at most; a buffer has 12 bytes of them.
+        max_bindings=64,
+        # Offsets of elements are 32 bits of bytes: one register beside a base address that all lanes share.
+        max_binding_bytes=(1 << 32) - 256,
+        max_buffer_bytes=None,
+        # A packet counts work-items in 32 bits.
+        max_groups=((1 << 22) - 1, 65535, 65535),
+        max_group_size=1024,
+        max_shared_bytes=64 << 10,
+        offset_alignment=256,
+        group_threads=GROUP_THREADS,
+        parallel_groups=GROUPS_PER_UNIT * architecture.units,
+        split_tiles=SPLIT_TILES,
+        # Rows of a weight lie one after the other: the lanes of a wave share a row.
+        tile_rows=1,
+        subgroup_width=architecture.wave,
+        many_rows=MANY_ROWS,
+        features=frozenset({"subgroup", "dot4", architecture.name}),
+        traps=True,
+        contracts=False,
+        flushes_denormals=False,
+        errors=ERRORS,
+    )
