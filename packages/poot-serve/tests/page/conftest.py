@@ -16,7 +16,7 @@ import pytest
 from poot_serve.page import page_files
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, ConsoleMessage, Page
 
 SECONDS = 10.0
 SCREENSHOTS = Path(__file__).resolve().parents[4] / "artifacts" / "page"
@@ -35,7 +35,7 @@ class Answer:
 
 
 class Scripted:
-    """The scripted server: `answers` are given in order, `bodies` and `keys` are what was asked with."""
+    """The scripted server: answers are given in order, `bodies` and `keys` are what was asked with."""
 
     def __init__(self) -> None:
         self.answers: list[Answer] = []
@@ -46,27 +46,30 @@ class Scripted:
         self.models = ["smollm2"]
         self.url = ""
 
+    def piece(self, text: str | None, finish: str | None = None) -> str:
+        """A chunk of a streamed answer."""
+        delta = {} if text is None else {"content": text}
+        return json.dumps({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
 
-def piece(text: str | None, finish: str | None = None) -> str:
-    """A chunk of a streamed answer."""
-    delta = {} if text is None else {"content": text}
-    return json.dumps({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
+    def end(self, tokens: int, finish: str = "stop") -> tuple[str, str, str]:
+        """How a stream ends: the finish reason, the counts, and the end."""
+        usage = {"prompt_tokens": 5, "completion_tokens": tokens}
+        return self.piece(None, finish), json.dumps({"choices": [], "usage": usage}), "[DONE]"
 
+    def streams(self, *steps: str | bytes | threading.Event) -> Answer:
+        """The next answer is a stream of these steps."""
+        self.answers.append(Answer(*steps))
+        return self.answers[-1]
 
-def usage(tokens: int) -> str:
-    """The chunk that has the counts."""
-    return json.dumps({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": tokens}})
+    def says(self, *texts: str, finish: str = "stop") -> Answer:
+        """The next answer has a piece for each text."""
+        return self.streams(*map(self.piece, texts), *self.end(len(texts), finish))
 
-
-def whole(*texts: str, finish: str = "stop") -> Answer:
-    """An answer with a piece for each text."""
-    return Answer(*map(piece, texts), piece(None, finish), usage(len(texts)), "[DONE]")
-
-
-def refusal(status: int, message: str, headers: dict[str, str] | None = None, **fields: Any) -> Answer:
-    """An error of OpenAI's shape."""
-    body = json.dumps({"error": {"message": message, "type": "invalid_request_error", **fields}})
-    return Answer(body.encode(), status=status, headers={"Content-Type": "application/json", **(headers or {})})
+    def refuses(self, status: int, message: str, headers: dict[str, str] | None = None, **fields: Any) -> None:
+        """The next answer is an error of OpenAI's shape."""
+        body = json.dumps({"error": {"message": message, "type": "invalid_request_error", **fields}})
+        headers = {"Content-Type": "application/json", **(headers or {})}
+        self.answers.append(Answer(body.encode(), status=status, headers=headers))
 
 
 def handler(scripted: Scripted) -> type[BaseHTTPRequestHandler]:
@@ -157,24 +160,48 @@ def browser() -> Iterator[Browser]:
         pytest.skip(reason)
     with sync_playwright() as playwright:
         # Without a sandbox: containers rarely allow one, and the page is this repository's own.
-        launched = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        launched = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         yield launched
         launched.close()
 
 
 @pytest.fixture
-def page(browser: Browser, scripted: Scripted) -> Iterator[Page]:
-    """The page, open. What its scripts throw, and what its policy forbids, fails the test."""
-    context = browser.new_context(viewport={"width": 900, "height": 700}, locale="en-GB")
+def wrong() -> list[str]:
+    """What the page's scripts threw and what its policy forbade."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def tab(browser: Browser) -> Iterator[Page]:
+    """One tab for all tests: each has an origin of its own, so that nothing is stored from one to the next."""
+    context = browser.new_context(locale="en-GB")
     context.set_default_timeout(SECONDS * 1000)
-    context.grant_permissions(["clipboard-read", "clipboard-write"], origin=scripted.url)
-    opened = context.new_page()
-    wrong: list[str] = []
-    opened.on("pageerror", lambda error: wrong.append(str(error)))
-    opened.on("console", lambda line: wrong.append(line.text) if "Content Security Policy" in line.text else None)
-    opened.goto(scripted.url)
-    yield opened
+    yield context.new_page()
     context.close()
+
+
+@pytest.fixture
+def page(tab: Page, scripted: Scripted, wrong: list[str]) -> Iterator[Page]:
+    """The page, open. Anything `wrong` in the end fails the test."""
+
+    def thrown(error: object) -> None:
+        wrong.append(str(error))
+
+    def said(line: ConsoleMessage) -> None:
+        if "Content Security Policy" in line.text:
+            wrong.append(line.text)
+
+    tab.on("pageerror", thrown)
+    tab.on("console", said)
+    tab.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=scripted.url)
+    tab.set_viewport_size({"width": 900, "height": 700})
+    tab.emulate_media(color_scheme="light")
+    tab.goto(scripted.url)
+    yield tab
+    tab.unroute_all()
+    tab.goto("about:blank")
+    tab.remove_listener("pageerror", thrown)
+    tab.remove_listener("console", said)
     assert wrong == []
 
 

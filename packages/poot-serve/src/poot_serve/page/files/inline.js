@@ -84,6 +84,8 @@ function span(text, at, depth) {
   const name = SPAN[mark];
   const inside = text[at + mark.length];
   if (!name || inside === undefined || /\s/.test(inside)) return null;
+  // After a word and before a mark of ASCII it is an end without a beginning.
+  if (/[!-/:-@[-`{-~]/.test(inside) && /[\p{L}\p{N}]/u.test(text[at - 1] ?? "")) return null;
   // An underscore inside a word is a letter of it, as in snake_case.
   if (mark[0] === "_" && /\w/.test(text[at - 1] ?? "")) return null;
   let end = text.indexOf(mark, at + mark.length + 1);
@@ -96,7 +98,8 @@ function span(text, at, depth) {
 function ends(text, end, mark) {
   if (/\s/.test(text[end - 1])) return false;
   const after = text[end + mark.length] ?? "";
-  if (mark.length === 1 && (after === mark || text[end - 1] === mark)) return false;
+  // Of a longer run the last marks are the outer ones' end: ***both***.
+  if (after === mark[0] || (mark.length === 1 && text[end - 1] === mark)) return false;
   return mark[0] !== "_" || !/\w/.test(after);
 }
 
