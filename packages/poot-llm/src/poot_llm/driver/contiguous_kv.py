@@ -24,6 +24,7 @@ class ContiguousKv(KvLayout):
     """
 
     fixed_rows = True
+    shares = False
 
     def __init__(self, rows: int, capacity: int, cache: bool) -> None:
         self._rows = [_Row() for _ in range(rows)]

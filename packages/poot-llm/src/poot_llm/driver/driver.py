@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 from poot_executor.compile.target import Granularity
 from poot_executor.errors import BindError, Poisoned, RequestError, Unsupported
 from poot_executor.executor import Executor
+from poot_executor.stats import EngineStats
 from poot_llm.driver.choice import shapes_for
 from poot_llm.driver.contiguous_kv import ContiguousKv
 from poot_llm.driver.entries import Entries
@@ -103,6 +104,15 @@ class Driver:
     def prepare_seconds(self) -> float:
         """Wall time spent so far on compiling and adding entries."""
         return self._entries.seconds
+
+    @property
+    def wait_seconds(self) -> float:
+        """Wall time spent so far on waiting for submitted steps."""
+        return self._flights.waited
+
+    def stats(self) -> EngineStats:
+        """What lies under it counts."""
+        return self._executor.stats()
 
     @property
     def prepared(self) -> tuple[EntryKey, ...]:

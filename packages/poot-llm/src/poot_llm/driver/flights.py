@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import perf_counter
 
 from poot_executor.errors import BindError, CallOrder, DeviceError
 from poot_executor.executor import (
@@ -48,6 +49,8 @@ class Flights:
         self._queue: deque[Flight] = deque()
         self.resets = 0
         """How often the state was reset after a failure."""
+        self.waited = 0.0
+        """Seconds in which steps were waited for."""
         self.newest: Flight | None = None
         """The flight that was submitted last."""
 
@@ -97,6 +100,7 @@ class Flights:
     def _collect_oldest(self) -> None:
         flight = self._queue[0]
         assert flight.step is not None
+        started = perf_counter()
         try:
             flight.outputs = self._executor.collect(flight.step)
             self._queue.popleft()
@@ -107,6 +111,8 @@ class Flights:
             # An interrupted wait, say: the step is no failure of its request.
             self._reset_after(error)
             raise
+        finally:
+            self.waited += perf_counter() - started
 
     def _reset_after(self, error: BaseException) -> None:
         """What is under way is lost with the step that failed. Raises `error` where the device

@@ -65,6 +65,8 @@ class KvLayout(ABC):
 
     fixed_rows: bool
     """Whether a sequence's row in a step is that of its lease, or any."""
+    shares: bool
+    """Whether open sequences share what they have in common."""
 
     @abstractmethod
     def take(self, ids: Sequence[int], positions: int, identity: Hashable, shared: int) -> Lease | None:

@@ -31,6 +31,7 @@ class PagedKv(KvLayout):
         self._row_blocks = blocks_for(capacity)
         self.pool = BlockPool(blocks)
         self.cache = PrefixCache(self.pool) if cache else None
+        self.shares = cache
 
     def take(self, ids: Sequence[int], positions: int, identity: Hashable, shared: int) -> Lease | None:
         """See `KvLayout`."""

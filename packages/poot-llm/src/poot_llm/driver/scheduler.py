@@ -6,9 +6,10 @@ from collections import deque
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import TYPE_CHECKING
 
-from poot_executor.errors import PootError, RequestError
+from poot_executor.errors import CompileLimit, OutOfMemory, PootError, RequestError, Unsupported
 from poot_llm.blocks.step import BLOCK
 from poot_llm.driver.inputs import InputRows
 from poot_llm.driver.sequence import FinishReason, Guide, Sequence
@@ -22,7 +23,9 @@ PREFILL_TOKENS = 512
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """One prompt with how it is answered. `sequence` is None until it is admitted."""
+    """One prompt with how it is answered. `sequence` is None until it is admitted. `added` and `admitted`, the first
+    time, are seconds of `time.monotonic`.
+    """
 
     prompt_ids: tuple[int, ...]
     params: SamplingParams
@@ -30,6 +33,8 @@ class Request:
     guide: Guide | None
     sequence: Sequence | None = None
     preemptions: int = 0
+    added: float = field(default_factory=monotonic)
+    admitted: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,8 @@ class Scheduler:
     driver: Driver
     prefill_tokens: int = PREFILL_TOKENS
     spare: int = 1
+    preemptions: int = 0
+    """How often a request gave its room to others."""
     _waiting: deque[Request] = field(default_factory=deque)
     _running: list[Request] = field(default_factory=list)
 
@@ -102,32 +109,41 @@ class Scheduler:
 
     def step(self) -> list[Delivery]:
         """Admit what there is room for, advance, commit, deliver. Raises DeviceError where the device cannot go on."""
-        self._admit()
+        refused = self._admit()
         requests = {r.sequence: r for r in self._chosen() if r.sequence is not None}
         if not requests:
-            return []
-        return [
+            return refused
+        return refused + [
             self._deliver(requests[result.sequence], result.given, result.logprobs, result.failure)
             for result in self.driver.step(list(requests))
             if result.given or result.failure is not None
         ]
 
-    def _admit(self) -> None:
+    def _admit(self) -> list[Delivery]:
+        """Give room to those that wait, in their order. What the device cannot prepare a step for ends at once."""
+        refused: list[Delivery] = []
         while self._waiting and self.driver.use().rows_taken < self.driver.rows:
             request = self._waiting[0]
             sequence = request.sequence
             if not self._leaves_room(len(request.prompt_ids) if sequence is None else len(sequence)):
-                return
+                break
             if sequence is not None:
                 if not self.driver.resume(sequence):
-                    return
+                    break
             else:
-                request.sequence = self.driver.open(
-                    request.prompt_ids, request.params, inputs=request.inputs, guide=request.guide, reserve=False
-                )
+                try:
+                    request.sequence = self.driver.open(
+                        request.prompt_ids, request.params, inputs=request.inputs, guide=request.guide, reserve=False
+                    )
+                except (RequestError, Unsupported, CompileLimit, OutOfMemory) as error:
+                    self._waiting.popleft()
+                    refused.append(Delivery(request, (), finish_reason=FinishReason.ERROR, failure=error))
+                    continue
                 if request.sequence is None:
-                    return
+                    break
+                request.admitted = monotonic()
             self._running.append(self._waiting.popleft())
+        return refused
 
     def _leaves_room(self, ids: int) -> bool:
         """Whether each that runs finds spare blocks after the admission of so many ids."""
@@ -164,6 +180,7 @@ class Scheduler:
         self._running.remove(request)
         self._waiting.appendleft(request)
         request.preemptions += 1
+        self.preemptions += 1
 
     def _deliver(
         self,

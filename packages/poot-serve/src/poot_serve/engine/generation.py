@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
 from typing import Self
 
 from poot_llm.driver import FinishReason
 from poot_llm.sampling import SamplingParams, TokenLogprobs
+from poot_llm.tokenizer import Tokenizer
+from poot_serve.engine.answer_text import AnswerText, Shown
+from poot_serve.engine.errors import SlowReader
+from poot_serve.engine.messages import Cancel, Tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
     """What came of one answer since its last piece. Joined, the texts are the answer's.
 
-    `token_ids` are those whose text is in this or an earlier piece and in none before, `logprobs` theirs where the
-    request wants them: joined, they are the answer's; neither the id that ended it nor what is after a stop string is
-    among them. `finish_reason` is set on an answer's last piece, with what stopped it: a stop string, or the id.
+    `token_ids` are those whose text is in this piece, or began in it, `logprobs` theirs where the request wants them:
+    joined, they are the answer's; neither the id that ended it nor what is behind a stop string is among them.
+    `finish_reason` is set on an answer's last piece, with what stopped it: a stop string, or the id.
     """
 
     choice: int
@@ -25,6 +30,33 @@ class Piece:
     logprobs: tuple[TokenLogprobs, ...] = ()
     finish_reason: FinishReason | None = None
     stopped_by: str | int | None = None
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """What of an answer was not read yet."""
+
+    text: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    stopped_by: str | int | None = None
+
+    def add(self, shown: Shown) -> None:
+        self.text.append(shown.text)
+        self.token_ids += shown.token_ids
+        self.logprobs += shown.logprobs
+        self.finish_reason, self.stopped_by = shown.finish_reason, shown.stopped_by
+
+    def piece(self, choice: int) -> Piece:
+        return Piece(
+            choice,
+            "".join(self.text),
+            tuple(self.token_ids),
+            tuple(self.logprobs),
+            self.finish_reason,
+            self.stopped_by,
+        )
 
 
 class Generation(AsyncIterator[Piece]):
@@ -36,27 +68,126 @@ class Generation(AsyncIterator[Piece]):
     request; what came before is read first.
     """
 
-    prompt_ids: tuple[int, ...]
-    params: SamplingParams
-    cached_tokens: int
-    """Of the prompt, found computed for its first answer; 0 until its first piece."""
-    generated_tokens: int
-    """Of all answers so far, also what had no text: what usage counts."""
-    queue_seconds: float | None
-    """How long it waited for a row; None until its first piece."""
+    def __init__(
+        self,
+        id: int,
+        prompt_ids: tuple[int, ...],
+        params: SamplingParams,
+        tokenizer: Tokenizer,
+        most: int,
+        tell: Callable[[Cancel], None],
+        ended: Callable[[int], None],
+    ) -> None:
+        """`most` tokens may wait to be read. `tell` reaches the engine, `ended` the client, once."""
+        self.id = id
+        self.prompt_ids = prompt_ids
+        self.params = params
+        self.cached_tokens = 0
+        """Of the prompt, found computed for its first answer; 0 until its first piece."""
+        self.generated_tokens = 0
+        """Of all answers so far, also what has no text: what usage counts."""
+        self.queue_seconds: float | None = None
+        """How long it waited for a row; None until its first piece."""
+        self._most = most
+        self._tell = tell
+        self._ended = ended
+        self._answers = {choice: AnswerText(tokenizer, params) for choice in range(params.n)}
+        self._waiting: dict[int, _Waiting] = {}
+        self._tokens_waiting = 0
+        self._error: Exception | None = None
+        self._over = False
+        self._arrived = asyncio.Event()
+        self._accepted: asyncio.Future[None] | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more comes of it: what is there may not be read yet."""
+        return self._over
+
+    # The reader
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Piece:
-        raise NotImplementedError
+        while not self._waiting:
+            if self._error is not None:
+                error, self._error = self._error, None
+                raise error
+            if self._over:
+                raise StopAsyncIteration
+            self._arrived.clear()
+            await self._arrived.wait()
+        choice = next(iter(self._waiting))
+        piece = self._waiting.pop(choice).piece(choice)
+        self._tokens_waiting -= len(piece.token_ids)
+        return piece
 
     def cancel(self) -> None:
-        """Give up what is not finished, in whatever state it is; idempotent."""
-        raise NotImplementedError
+        """Give up what is not finished, in whatever state it is; idempotent. What was not read is dropped."""
+        self._waiting.clear()
+        self._error = None
+        if not self._over:
+            self._tell(Cancel(self.id))
+            self._finish()
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self.cancel()
+
+    # The client
+
+    async def accepted(self) -> None:
+        """Wait until the engine has accepted it. Raises what refused it."""
+        self._accepted = asyncio.get_running_loop().create_future()
+        try:
+            await self._accepted
+        except BaseException:
+            self.cancel()
+            raise
+
+    def accept(self) -> None:
+        """The engine accepted it."""
+        if self._accepted is not None and not self._accepted.done():
+            self._accepted.set_result(None)
+
+    def take(self, event: Tokens) -> None:
+        """A step gave it tokens."""
+        answer = self._answers.get(event.choice)
+        if self._over or answer is None:
+            return  # of an answer that a stop string ended meanwhile
+        if event.queued is not None and self.queue_seconds is None:
+            self.queue_seconds, self.cached_tokens = event.queued, event.cached or 0
+        self.generated_tokens += len(event.tokens)
+        shown = answer.take(event)
+        if shown.text or shown.token_ids or shown.finish_reason is not None:
+            self._waiting.setdefault(event.choice, _Waiting()).add(shown)
+            self._tokens_waiting += len(shown.token_ids)
+            self._arrived.set()
+        if shown.finish_reason is not None:
+            del self._answers[event.choice]
+            if event.finish_reason is None:
+                self._tell(Cancel(self.id, event.choice, done=True))
+            if not self._answers:
+                self._finish()
+        if self._tokens_waiting > self._most and not self._over:
+            self._tell(Cancel(self.id))
+            self.fail(SlowReader(self._tokens_waiting))
+
+    def fail(self, error: Exception) -> None:
+        """It is over, for a reason that its reader gets after what came before; the engine knows already."""
+        if self._over:
+            return
+        if self._accepted is not None and not self._accepted.done():
+            self._accepted.set_exception(error)
+        else:
+            self._error = error
+        self._finish()
+
+    def _finish(self) -> None:
+        self._over = True
+        self._answers.clear()
+        self._arrived.set()
+        self._ended(self.id)

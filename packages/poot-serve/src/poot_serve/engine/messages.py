@@ -16,12 +16,11 @@ from poot_serve.engine.stats import EngineStats
 
 @dataclass(frozen=True, slots=True)
 class Generate:
-    """Answer a prompt `params.n` times. All but the structure was checked. `seconds` are left, None for no end."""
+    """Answer a prompt `params.n` times. All but the structure was checked."""
 
     id: int
     prompt_ids: tuple[int, ...]
     params: SamplingParams
-    seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +29,17 @@ class Encode:
 
     id: int
     items: tuple[tuple[tuple[int, ...], int], ...]
-    seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Give a request up, or one answer of it: nothing more is said of it, and its room is free with the next step."""
+    """Give a request up, or one answer of it: nothing more is said of it, and its room is free with the next step.
+    `done`: its reader has all that it wants, as a stop string was found; otherwise it counts as cancelled.
+    """
 
     id: int
     choice: int | None = None
+    done: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +123,13 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The engine cannot go on, and ends: every request that it has is lost."""
+    """The engine cannot go on, and ends: every request that it has is lost. `refused`: it could not be opened, for a
+    reason that another process would find too.
+    """
 
     kind: str
     reason: str
+    refused: bool
 
 
 Event = Ready | Accepted | Tokens | Vectors | Failed | Lost

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from poot_executor.errors import SettingsError
 from poot_llm.driver import DriverOptions
+from poot_llm.encoders import EncoderOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,10 +17,11 @@ class EngineSettings:
 
     - `model`: a known name, a GGUF file or a folder; `device`: as `poot devices` lists them.
     - `driver`: rows, capacity, KV, chunk: see `DriverOptions`. Nothing is guessed unless its `window` says so.
+    - `encoder`: the same of an encoder.
     - `prefill_tokens`: of prompts that are read beside the rows that decode, in one turn of the loop.
     - `queue`: requests that may wait for a row; one more is refused as Overloaded.
     - `buffer_tokens`: of one answer that may wait to be read; one that is read more slowly is given up.
-    - `request_seconds`: how long a request may take that names no time of its own; None is without an end.
+    - `request_seconds`: how long a request may take that names no time of its own.
     - `start_seconds`: how long an engine may load. `stall_seconds`: how long one with requests may say nothing.
     - `prepare_all`: every step is compiled before the engine is ready, so that none is while requests run.
     - `loss_seconds`: a second loss within that time ends the client for good.
@@ -28,10 +30,11 @@ class EngineSettings:
     model: str | Path
     device: str = "auto"
     driver: DriverOptions = field(default_factory=lambda: DriverOptions(rows=16))
+    encoder: EncoderOptions = field(default_factory=EncoderOptions)
     prefill_tokens: int = 512
     queue: int = 256
     buffer_tokens: int = 65536
-    request_seconds: float | None = None
+    request_seconds: float = 3600.0
     start_seconds: float = 1800.0
     stall_seconds: float = 900.0
     prepare_all: bool = True
@@ -44,7 +47,5 @@ class EngineSettings:
                 raise SettingsError(f"{name} is {value!r}: a whole number from 1 up")
         for name in ("request_seconds", "start_seconds", "stall_seconds", "loss_seconds"):
             value = getattr(self, name)
-            if name == "request_seconds" and value is None:
-                continue
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
                 raise SettingsError(f"{name} is {value!r}: a positive, finite number of seconds")

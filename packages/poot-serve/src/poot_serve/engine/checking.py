@@ -1,0 +1,50 @@
+"""What can be refused before an engine sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from poot_executor.errors import RequestError
+from poot_llm.driver.inputs import checked_prompt
+from poot_llm.sampling import SamplingParams
+from poot_serve.engine.errors import ContextExceeded
+from poot_serve.engine.messages import EngineFacts
+
+
+def check_request(
+    prompt_ids: Sequence[int], params: SamplingParams, facts: EngineFacts, eos_ids: frozenset[int]
+) -> tuple[int, ...]:
+    """The prompt's ids, where `Driver.check` would take them and the parameters.
+
+    Raises RequestError naming the field, and ContextExceeded for a prompt that leaves no room for an answer.
+    """
+    if facts.encodes:
+        raise RequestError(f"model: {facts.model} encodes texts, it generates none")
+    if len(prompt_ids) + 1 > facts.capacity:
+        raise ContextExceeded(len(prompt_ids), facts.capacity)
+    ids = checked_prompt(prompt_ids, facts.capacity, facts.vocabulary)
+    params.check_vocabulary(facts.vocabulary)
+    if params.min_tokens and params.allowed_token_ids is not None:
+        ends = (frozenset() if params.ignore_eos else eos_ids) | frozenset(params.stop_token_ids)
+        if ends.issuperset(params.allowed_token_ids):
+            raise RequestError("allowed_token_ids: all of them end the answer, and min_tokens forbids that")
+    return ids
+
+
+def check_texts(
+    items: Sequence[tuple[Sequence[int], int]], facts: EngineFacts
+) -> tuple[tuple[tuple[int, ...], int], ...]:
+    """Texts as `Encoder.encode` takes them. Raises RequestError by place."""
+    if not facts.encodes:
+        raise RequestError(f"model: {facts.model} generates, it encodes no texts")
+    if not items:
+        raise RequestError("input: it is empty, at least one text is needed")
+    checked = []
+    for place, (given, second) in enumerate(items):
+        ids = tuple(given)
+        if not 1 <= len(ids) <= facts.capacity:
+            raise RequestError(f"input[{place}] has {len(ids)} tokens: 1 to {facts.capacity}")
+        if wrong := [token for token in ids if not 0 <= token < facts.vocabulary]:
+            raise RequestError(f"input[{place}] holds {wrong[0]}: token ids are 0 to {facts.vocabulary - 1}")
+        checked.append((ids, second))
+    return tuple(checked)

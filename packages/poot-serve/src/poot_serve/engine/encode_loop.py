@@ -1,0 +1,149 @@
+"""The loop over one encoder: texts of all requests share passes, and no request waits for the whole of another."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from time import monotonic, perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from poot_executor.errors import PootError, RequestError
+from poot_llm.driver import KvUse
+from poot_llm.encoders import Encoder
+from poot_llm.encoders.encoder import Encoded, NonFiniteEmbedding
+from poot_serve.engine.messages import Cancel, Close, Encode, Event, Failed, Generate, Message, Report, Vectors
+from poot_serve.engine.tally import Tally
+
+
+@dataclass(slots=True, eq=False)
+class Texts:
+    """A request with the rows of its texts so far."""
+
+    id: int
+    items: list[Encoded]
+    rows: list[NDArray[np.float32]] = field(default_factory=list)
+    added: float = field(default_factory=monotonic)
+
+
+class EncodeLoop:
+    """Runs until it is told to close. Each turn encodes as many texts as a pass has rows, taken from the requests in
+    turn, so that one of many texts does not hold up the others.
+    """
+
+    def __init__(self, encoder: Encoder, inbox: SimpleQueue[Message], send: Callable[[Report], None]) -> None:
+        self._encoder = encoder
+        self._inbox = inbox
+        self._send = send
+        self._queue: deque[Texts] = deque()
+        self._events: list[Event] = []
+        self._tally = Tally()
+
+    def run(self, *events: Event) -> None:
+        """Until a Close comes; `events` are said first. Raises DeviceError where the device cannot go on."""
+        self._events += events
+        self._report()
+        while self._read():
+            self._turn()
+            self._report()
+
+    def _report(self) -> None:
+        rows = self._encoder.options.rows
+        use = KvUse(rows, 0, None, None, None, None, 0, 0)
+        waiting = sum(len(texts.items) - len(texts.rows) for texts in self._queue)
+        stats = self._tally.snapshot(waiting=waiting, running=0, compiling=0, preemptions=0, use=use)
+        self._send(Report(tuple(self._events), stats))
+        self._events.clear()
+
+    def _read(self) -> bool:
+        wait = not self._queue
+        while True:
+            try:
+                item = self._inbox.get() if wait else self._inbox.get_nowait()
+            except Empty:
+                return True
+            wait = False
+            match item:
+                case Close():
+                    return False
+                case Encode():
+                    self._open(item)
+                case Cancel(id):
+                    self._drop(id)
+                case Generate(id):
+                    self._events.append(Failed(id, "RequestError", "this model encodes texts: it generates none"))
+
+    def _open(self, message: Encode) -> None:
+        if message.items:
+            self._queue.append(Texts(message.id, [Encoded(ids, second) for ids, second in message.items]))
+        else:
+            self._events.append(Failed(message.id, "RequestError", "input: it is empty, at least one text is needed"))
+
+    def _drop(self, id: int) -> None:
+        for texts in [texts for texts in self._queue if texts.id == id]:
+            self._queue.remove(texts)
+            self._tally.cancelled += len(texts.items)
+
+    def _turn(self) -> None:
+        if not self._queue:
+            return
+        started = perf_counter()
+        parts = self._parts()
+        try:
+            results = self._encoder.encode([item for _, items in parts for item in items])
+        except (RequestError, NonFiniteEmbedding):
+            self._apart(parts)
+        else:
+            start = 0
+            for texts, items in parts:
+                self._took(texts, results[start : start + len(items)])
+                start += len(items)
+        # A pass is waited for as a whole.
+        self._tally.step(perf_counter() - started, 0.0)
+        self._queue.rotate(-1)
+
+    def _parts(self) -> list[tuple[Texts, list[Encoded]]]:
+        """Texts for one pass: one of each request that waits, again and again while there is room."""
+        room = self._encoder.options.rows
+        some = list(self._queue)[:room]
+        counts = [0] * len(some)
+        while room:
+            going = [i for i, texts in enumerate(some) if len(texts.rows) + counts[i] < len(texts.items)][:room]
+            if not going:
+                break
+            for i in going:
+                counts[i] += 1
+            room -= len(going)
+        return [
+            (texts, texts.items[len(texts.rows) : len(texts.rows) + count])
+            for texts, count in zip(some, counts, strict=True)
+        ]
+
+    def _apart(self, parts: list[tuple[Texts, list[Encoded]]]) -> None:
+        """Each request by itself, so that the one that is wrong fails alone."""
+        for texts, items in parts:
+            try:
+                self._took(texts, self._encoder.encode(items))
+            except (RequestError, NonFiniteEmbedding) as error:
+                self._fail(texts, error)
+
+    def _fail(self, texts: Texts, error: PootError) -> None:
+        self._queue.remove(texts)
+        self._tally.failed += len(texts.items)
+        self._events.append(Failed(texts.id, type(error).__name__, str(error)))
+
+    def _took(self, texts: Texts, rows: NDArray[np.float32]) -> None:
+        if not texts.rows:
+            self._tally.queued += 1
+            self._tally.queue_seconds += monotonic() - texts.added
+        done = len(texts.rows)
+        texts.rows += list(rows)
+        self._tally.prompt_tokens += sum(len(item.ids) for item in texts.items[done : len(texts.rows)])
+        if len(texts.rows) == len(texts.items):
+            self._queue.remove(texts)
+            self._tally.finished += len(texts.items)
+            data = np.stack(texts.rows).astype("<f4")
+            self._events.append(Vectors(texts.id, *data.shape, data.tobytes()))

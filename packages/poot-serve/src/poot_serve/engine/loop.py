@@ -1,0 +1,313 @@
+"""The loop over one driver: takes requests, compiles their constraints aside, steps, and says what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from queue import Empty, SimpleQueue
+from secrets import randbits
+from time import monotonic, perf_counter
+
+from poot_executor.errors import BindError, CompileLimit, OutOfMemory, PootError, RequestError, Unsupported
+from poot_llm.blocks.step import BLOCK
+from poot_llm.driver import Delivery, Driver, FinishReason, Request, Scheduler
+from poot_llm.guided.compiler import GuideCompiler
+from poot_llm.guided.guide import Guide
+from poot_llm.sampling import SamplingParams
+from poot_serve.engine.messages import Accepted, Cancel, Close, Encode, Event, Failed, Generate, Message, Report, Tokens
+from poot_serve.engine.tally import Tally
+
+MOST_MESSAGES = 256
+"""That are read before the next step: a flood of them does not hold up those that run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A request's constraint is compiled, or was refused: what a compiler's thread puts among the messages."""
+
+    id: int
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A request with those of its answers that have not ended: `live` are in the scheduler, `held` are not, and wait
+    until the first one has read the prompt, whose blocks they share then.
+    """
+
+    message: Generate
+    seed: int
+    guide: Future[Guide] | None = None
+    until: float = 0.0
+    live: dict[int, Request] = field(default_factory=dict)
+    held: list[int] = field(default_factory=list)
+
+
+class Loop:
+    """Runs until it is told to close. One thread runs it; messages come from any.
+
+    A turn reads what has arrived, steps all that can step, and sends one report.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        inbox: SimpleQueue[Message | Compiled],
+        send: Callable[[Report], None],
+        *,
+        prefill_tokens: int,
+        prepared: bool,
+    ) -> None:
+        """`prepared`: every step that a request may need is. Otherwise it is compiled when the request comes."""
+        self._driver = driver
+        self._inbox = inbox
+        self._send = send
+        self._prepared = prepared
+        self._scheduler = Scheduler(driver, prefill_tokens)
+        self._guides = GuideCompiler(driver.handle.tokenizer, driver.handle.config.vocabulary)
+        self._jobs: dict[int, Job] = {}
+        self._compiling: dict[int, Job] = {}
+        self._answers: dict[Request, tuple[Job, int]] = {}
+        self._announced: set[Request] = set()
+        self._events: list[Event] = []
+        self._tally = Tally()
+        self._mark = perf_counter()
+
+    def run(self, *events: Event) -> None:
+        """Until a Close comes; `events` are said first. Raises DeviceError where the device cannot go on."""
+        self._events += events
+        try:
+            self._report()
+            while self._read():
+                self._turn()
+        finally:
+            self._guides.close()
+
+    def _report(self) -> None:
+        """Say what happened, and how things are."""
+        if self._tally.wants_memory:
+            self._tally.memory(self._driver.stats())
+        scheduler = self._scheduler
+        stats = self._tally.snapshot(
+            waiting=scheduler.waiting + sum(len(job.held) for job in self._jobs.values() if job.held),
+            running=scheduler.running,
+            compiling=len(self._compiling),
+            preemptions=scheduler.preemptions,
+            use=self._driver.use(),
+        )
+        self._send(Report(tuple(self._events), stats))
+        self._events.clear()
+
+    # A turn
+
+    def _turn(self) -> None:
+        if not self._scheduler.busy:
+            self._report()
+            return
+        waited = self._driver.wait_seconds
+        for delivery in self._scheduler.step():
+            self._deliver(delivery)
+        now = perf_counter()
+        self._tally.step(now - self._mark, self._driver.wait_seconds - waited)
+        # What the report takes is the next turn's.
+        self._mark = now
+        self._report()
+
+    def _read(self) -> bool:
+        """Take what has arrived, waiting where there is nothing else to do; False at the end."""
+        wait = not self._scheduler.busy
+        for _ in range(MOST_MESSAGES):
+            try:
+                if wait:
+                    item = self._inbox.get(timeout=self._patience())
+                    wait, self._mark = False, perf_counter()
+                else:
+                    item = self._inbox.get_nowait()
+            except Empty:
+                break
+            if isinstance(item, Close):
+                return False
+            self._take(item)
+        self._expire()
+        return True
+
+    def _patience(self) -> float | None:
+        """Seconds until something has to be done though nothing comes."""
+        ends = [job.until for job in self._compiling.values()]
+        return max(min(ends) - monotonic(), 0.0) if ends else None
+
+    def _take(self, item: Message | Compiled) -> None:
+        match item:
+            case Generate():
+                self._open(item)
+            case Cancel():
+                self._cancel(item)
+            case Compiled(id):
+                if (job := self._compiling.pop(id, None)) is not None:
+                    self._compiled(job)
+            case Encode(id):
+                self._events.append(Failed(id, "RequestError", "this model generates: it encodes no texts"))
+            case Close():
+                raise AssertionError("read before")
+
+    # Requests
+
+    def _open(self, message: Generate) -> None:
+        params = message.params
+        job = Job(message, randbits(64) if params.seed is None else params.seed)
+        if params.structured_outputs is None:
+            self._begin(job)
+            return
+        try:
+            job.guide = self._guides.submit(params.structured_outputs)
+        except RequestError as error:
+            self._refuse(message, error)
+            return
+        job.until = monotonic() + self._guides.limits.seconds
+        self._compiling[message.id] = job
+        job.guide.add_done_callback(lambda _: self._inbox.put(Compiled(message.id)))
+
+    def _compiled(self, job: Job) -> None:
+        assert job.guide is not None
+        if (error := job.guide.exception()) is not None:
+            self._refuse(job.message, error)
+            return
+        self._events.append(Accepted(job.message.id))
+        self._begin(job)
+
+    def _expire(self) -> None:
+        """Refuse those whose constraints take too long; what was compiled of them may serve a later request."""
+        if self._compiling:
+            now = monotonic()
+            for id in [id for id, job in self._compiling.items() if job.until <= now]:
+                message = self._compiling.pop(id).message
+                spec, seconds = message.params.structured_outputs, self._guides.limits.seconds
+                assert spec is not None
+                late = RequestError(f"structured_outputs.{spec.kind} was not compiled within {seconds:g} s")
+                self._refuse(message, late)
+
+    def _begin(self, job: Job) -> None:
+        """Queue a request's answers, or the first one where the others find the prompt computed by it."""
+        n = job.message.params.n
+        self._jobs[job.message.id] = job
+        job.held = list(range(n))
+        self._queue(job, 1 if n > 1 and self._shares(len(job.message.prompt_ids)) else n)
+
+    def _shares(self, prompt: int) -> bool:
+        """Whether a prompt that was computed is found by those that begin alike."""
+        return prompt > BLOCK and self._driver.kv.shares
+
+    def _queue(self, job: Job, count: int) -> None:
+        """Hand the next answers of a request to the scheduler."""
+        message = job.message
+        try:
+            for choice in job.held[:count]:
+                params = _answer(message.params, job.seed, choice)
+                guide = None if job.guide is None else job.guide.result().copy()
+                if not self._prepared:
+                    self._prepare(len(message.prompt_ids), params)
+                request = self._scheduler.add(message.prompt_ids, params, guide=guide)
+                job.held.remove(choice)
+                job.live[choice] = request
+                self._answers[request] = job, choice
+        except (RequestError, Unsupported, CompileLimit, OutOfMemory) as error:
+            self._fail(job, error)
+
+    def _prepare(self, prompt: int, params: SamplingParams) -> None:
+        """Compile what a request will need, so that no step does."""
+        scheduler = self._scheduler
+        self._driver.prepare_for(prompt, params)
+        rows = min(scheduler.waiting + scheduler.running + 1, self._driver.rows)
+        self._driver.prepare_batch(rows, params.suffix)
+
+    def _cancel(self, message: Cancel) -> None:
+        if (job := self._compiling.pop(message.id, None)) is not None:
+            self._tally.cancelled += job.message.params.n
+            return
+        job = self._jobs.get(message.id)
+        if job is None:
+            return
+        choices = [*job.live, *job.held] if message.choice is None else [message.choice]
+        for choice in choices:
+            ended = self._end(job, choice)
+            self._tally.finished += ended and message.done
+            self._tally.cancelled += ended and not message.done
+        self._release_held(job)
+
+    # Answers
+
+    def _deliver(self, delivery: Delivery) -> None:
+        request = delivery.request
+        if request not in self._answers:
+            return  # of a request that failed with another answer
+        job, choice = self._answers[request]
+        reason = delivery.finish_reason
+        failed = reason is FinishReason.ERROR
+        self._tally.generated_tokens += len(delivery.tokens)
+        cached = queued = None
+        if self._announce(request):
+            assert request.sequence is not None and request.admitted is not None
+            cached, queued = request.sequence.timings.kept_tokens, request.admitted - request.added
+        if delivery.tokens:
+            shown = None if failed else reason
+            self._events.append(
+                Tokens(job.message.id, choice, delivery.tokens, delivery.logprobs, shown, cached, queued)
+            )
+        if failed:
+            self._fail(job, delivery.failure or BindError("the answer ended in an error that nobody named"))
+        elif reason is not None:
+            self._tally.finished += 1
+            self._end(job, choice)
+        self._release_held(job)
+
+    def _announce(self, request: Request) -> bool:
+        """Count what is known once an answer has its row; whether this is the first time."""
+        sequence = request.sequence
+        if request in self._announced or sequence is None or request.admitted is None:
+            return False
+        self._announced.add(request)
+        self._tally.queued += 1
+        self._tally.queue_seconds += request.admitted - request.added
+        self._tally.prompt_tokens += len(request.prompt_ids)
+        self._tally.prefix_tokens += sequence.timings.kept_tokens
+        return True
+
+    def _release_held(self, job: Job) -> None:
+        """Queue the other answers once the first one has given a token, or has ended."""
+        if job.held and (0 not in job.live or job.live[0] in self._announced):
+            self._queue(job, len(job.held))
+
+    def _end(self, job: Job, choice: int) -> bool:
+        """Give an answer's room back; whether there was one."""
+        request = job.live.pop(choice, None)
+        if request is not None:
+            self._announce(request)
+            self._announced.discard(request)
+            if request.sequence is not None:
+                self._tally.guessed_tokens += request.sequence.timings.guessed_tokens
+                self._tally.accepted_tokens += request.sequence.timings.accepted_tokens
+            del self._answers[request]
+            self._scheduler.finish(request)
+        elif choice in job.held:
+            job.held.remove(choice)
+        else:
+            return False
+        if not job.live and not job.held:
+            self._jobs.pop(job.message.id, None)
+        return True
+
+    def _fail(self, job: Job, error: PootError) -> None:
+        """End a whole request."""
+        for choice in [*job.live, *job.held]:
+            self._tally.failed += self._end(job, choice)
+        self._events.append(Failed(job.message.id, type(error).__name__, str(error)))
+
+    def _refuse(self, message: Generate, error: BaseException) -> None:
+        """End a request that has not begun."""
+        self._tally.failed += message.params.n
+        self._events.append(Failed(message.id, type(error).__name__, str(error)))
+
+
+def _answer(params: SamplingParams, seed: int, choice: int) -> SamplingParams:
+    """The parameters of one of several answers, with a seed of its own."""
+    return replace(params, n=1, seed=(seed + choice) % (1 << 64))
