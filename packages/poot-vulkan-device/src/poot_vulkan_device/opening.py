@@ -29,7 +29,7 @@ from poot_vulkan_device.adapter import Adapter
 from poot_vulkan_device.caps import Arithmetic, caps_of, work_budget
 from poot_vulkan_device.device import VulkanDevice
 from poot_vulkan_device.errors import VulkanError
-from poot_vulkan_device.features import DENORM_PRESERVE, ROUNDING_RTE, SIZE_CONTROL
+from poot_vulkan_device.features import DENORM_PRESERVE, FRAGMENT_BUFFERS, ROUNDING_RTE, SIZE_CONTROL
 from poot_vulkan_device.instance import Instance
 from poot_vulkan_device.native import Native
 from poot_vulkan_device.pipeline_cache import PipelineCache
@@ -114,7 +114,8 @@ def _with_fragments(device: VulkanDevice, caps: Caps, off: Mapping[str, str]) ->
         if reason is not None:
             wrong[case.feature] = reason
     right = tuple(shape for shape in shapes if str(shape) not in wrong)
-    features = caps.features | ({FRAGMENTS} if right else set())
+    buffers = {FRAGMENT_BUFFERS} if "cooperative_robust" in device.adapter.features else set()
+    features = caps.features | ({FRAGMENTS, *buffers} if right else set())
     return replace(caps, features=features, fragments=right), {**off, **wrong}
 
 

@@ -37,6 +37,10 @@ from poot_executor.layout import WeightLayout
 NO_NORMS: Mapping[str, Pick] = MappingProxyType({})
 PROLOGUE_BYTES = 1 << 20
 """An input larger than this is normed once: recomputing it in every group would cost more than a dispatch."""
+NORM_READS = 32 << 20
+"""Bytes that all groups together read at most for a norm that each computes for itself: more take longer than the
+dispatch that they spare. An H200's caches give some 5 TB/s, a dispatch takes it 2 µs, and part of the reads is hidden
+behind those of weights."""
 BLOCK_BYTES = 512 << 10
 """More than this one group does not read by itself for a norm over its columns: at the some 100 GB/s that a group gets,
 it would take longer than the dispatches that it spares."""
@@ -350,11 +354,37 @@ class _Fuser:
         for reader in readers:
             if reader.anchor is None or reader.anchor.output not in joined:
                 return None
-        if dict(self.norms.get(norm_key(self.graph, left, segments, self.layouts), ())).get("apart"):
-            place = self.position[region.root]
-            self.declines.append(Decline("projection", place, f"{MEASURED}: a norm of its own is faster"))
+        measured = dict(self.norms.get(norm_key(self.graph, left, segments, self.layouts), ())).get("apart")
+        reads_of_norm = self._groups(segments) * 2 * source.type.nbytes
+        if measured or (measured is None and reads_of_norm > NORM_READS):
+            why = (
+                f"{MEASURED}: a norm of its own is faster"
+                if measured
+                else (f"its groups would read {reads_of_norm:,} bytes for their norms")
+            )
+            self.declines.append(Decline("projection", self.position[region.root], why))
             return None
         return region
+
+    def _groups(self, segments: Sequence[Segment]) -> int:
+        """How many groups of threads take the rows of the segments' weights."""
+        found = 0
+        for segment in segments:
+            weight = weight_of(self.graph, segment.anchors[0])
+            assert weight is not None
+            layout = self.layouts[weight]
+            schedule = contraction_schedule(
+                layout.rows,
+                row_units(layout, self.caps),
+                1,
+                self.caps,
+                anchors=len(segment.anchors),
+                block=segment.block,
+                stride=segment.stride,
+                turns=bool(segment.reductions),
+            )
+            found += 0 if schedule is None else -(-layout.rows // schedule.columns)
+        return found
 
     def _experts(self, norm: Region) -> list[Region]:
         """Regions of experts whose groups can norm their rows for themselves."""
