@@ -31,6 +31,17 @@ Lanes = tuple[str, ...]
 """A value's operands: an expression for each lane."""
 
 
+ALIGNMENT = 16
+"""Bytes between which shared arrays begin."""
+
+TOGETHER = frozenset(
+    {
+        "barrier", "subgroup_sum", "subgroup_max", "subgroup_min", "subgroup_shuffle", "subgroup_shuffle_xor",
+    }
+)  # fmt: skip
+"""Operations at which threads wait for others."""
+
+
 def entry_name(kernel: Kernel) -> str:
     """The symbol of a kernel: unlike that of every other kernel, and readable in a profile."""
     return f"{re.sub('[^A-Za-z0-9_]', '_', kernel.name)}_{kernel.digest().hex()[:16]}"
@@ -65,14 +76,17 @@ class Emitter:
         """The whole text. Raises Unsupported for an operation without a rule or capability."""
         self.block(self.kernel.body)
         head = [f"    {line}" for line in self._heads.values()]
+        arrays, shared = self._arrays()
+        together = "POOT_TOGETHER" if any(op.kind in TOGETHER for op in self.kernel.body.walk()) else "POOT_APART"
         return "\n".join(
             [
                 f"// {self.kernel.name} for {self.architecture.name}",
                 prelude(self.wave, mixed_dot=self.architecture.mixed_dot)
                 + "".join(routine_text(name) for name in sorted(self._routines)),
-                f"POOT_KERNEL({self.kernel.group_size}) {entry_name(self.kernel)}({', '.join(self._parameters())})",
+                f"POOT_KERNEL({self.kernel.group_size}, {together}, {shared})",
+                f"{entry_name(self.kernel)}({', '.join(self._parameters())})",
                 "{",
-                *self._arrays(),
+                *arrays,
                 *head,
                 *self._lines,
                 "}",
@@ -90,9 +104,13 @@ class Emitter:
         for place in range(len(self.kernel.params)):
             yield f"const u32 n{place}"
 
-    def _arrays(self) -> Iterator[str]:
+    def _arrays(self) -> tuple[list[str], int]:
+        """Declarations of shared memory, and its bytes. Each array begins where a vector may."""
+        lines, offset = [], 0
         for place, array in enumerate(self.kernel.shared):
-            yield f"    POOT_SHARED {array.dtype} s{place}[{array.count}];"
+            lines.append(f"    POOT_SHARED({array.dtype}, s{place}, {array.count}, {offset});")
+            offset += -(-4 * array.count // ALIGNMENT) * ALIGNMENT
+        return lines, offset
 
     def block(self, block: Block) -> tuple[Val, ...]:
         """Emit a block's operations. Returns the operands of its yield; a kernel's body has none."""

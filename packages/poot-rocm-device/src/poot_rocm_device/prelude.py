@@ -1,12 +1,14 @@
 """What every kernel's text begins with: types and functions over compiler builtins alone.
 
-No header and no device library is needed, so that hiprtc, ROCm's clang and any other clang compile the same text. With
-POOT_HOST defined the text has only what is plain C++: whoever compiles it for a processor gives the rest.
+No header and no device library is needed, so that hiprtc, ROCm's clang and any other clang compile the same text. Where
+POOT_HOST names a header the text is plain C++ over what that one defines, for running kernels on a processor.
 """
 
 from __future__ import annotations
 
 TYPES = """\
+#define POOT_APART 0
+#define POOT_TOGETHER 1
 #pragma clang fp contract(off)
 typedef float f32;
 typedef int i32;
@@ -23,11 +25,13 @@ typedef u32 u32x4 __attribute__((ext_vector_type(4)));
 """
 
 DEVICE = """\
-#ifndef POOT_HOST
+#ifdef POOT_HOST
+#include POOT_HOST
+#else
 #define POOT_INLINE __attribute__((device, unused, always_inline)) static inline
-#define POOT_KERNEL(threads) \\
+#define POOT_KERNEL(threads, together, shared_bytes) \\
     extern "C" __attribute__((global)) __attribute__((amdgpu_flat_work_group_size(threads, threads))) void
-#define POOT_SHARED __attribute__((shared)) __attribute__((aligned(16)))
+#define POOT_SHARED(type, name, count, offset) __attribute__((shared, aligned(16))) type name[count]
 #define POOT_ROUND()
 template <class To, class From> POOT_INLINE To poot_bits(From value) { return __builtin_bit_cast(To, value); }
 POOT_INLINE i32 poot_thread() { return (i32)__builtin_amdgcn_workitem_id_x(); }
