@@ -17,9 +17,10 @@ from poot_eval.conformance.opening import open_or_skip
 from poot_executor.dtype import F16
 from poot_executor.engine import Engine
 from poot_executor.errors import BindError, CheckpointError, RequestError, SettingsError, Unsupported, WeightError
-from poot_llm.encoders import Encoder, EncoderOptions, open_encoder
-from poot_llm.encoders.encoder import Encoded, NonFiniteEmbedding
-from poot_llm.encoders.text_graph import TextShape
+from poot_llm.blocks.text_pass import TextShape
+from poot_llm.driver import Driver, Encoded, NonFiniteEmbedding
+from poot_llm.encoders import Encoder, EncoderOptions, Pool, Pooling, TextReader, open_encoder
+from poot_llm.registry import Models
 
 WORDS = [
     "[PAD]",
@@ -116,7 +117,7 @@ def sentence_files(mode: str, *, normalized: bool, limit: int = 12) -> dict[str,
     paths = ["", "1_Pooling", "2_Normalize"]
     modules = [{"idx": i, "name": str(i), "path": paths[i], "type": f"sentence_transformers.models.{kind}"}
                for i, kind in enumerate(kinds)]  # fmt: skip
-    modes = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
+    modes = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "lasttoken")
     pooling = {"word_embedding_dimension": WIDTH, **{f"pooling_mode_{m}": m == mode for m in modes}}
     return {"modules": modules, "1_Pooling__config": pooling, "sentence_bert_config": {"max_seq_length": limit}}
 
@@ -163,7 +164,7 @@ def pooled_by_hand(hidden: F64, mode: str, normalized: bool) -> F64:
     count = len(hidden)
     text = {
         "cls_token": hidden[0], "mean_tokens": hidden.mean(0), "max_tokens": hidden.max(0),
-        "mean_sqrt_len_tokens": hidden.sum(0) / sqrt(count),
+        "mean_sqrt_len_tokens": hidden.sum(0) / sqrt(count), "lasttoken": hidden[-1],
     }[mode]  # fmt: skip
     return text / np.linalg.norm(text) if normalized else text
 
@@ -180,7 +181,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     device.close()
 
 
-@pytest.mark.parametrize("mode", ["cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens"])
+@pytest.mark.parametrize("mode", ["cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "lasttoken"])
 def test_embeddings_are_what_numpy_gives(tmp_path: Path, engine: Engine, rng: np.random.Generator, mode: str) -> None:
     """Texts of several lengths in shared passes, pooled as the files say."""
     normalized = mode != "max_tokens"
@@ -220,6 +221,26 @@ def test_pairs_are_scored_raw(tmp_path: Path, engine: Engine, rng: np.random.Gen
             encoder.embed(["the cat"])
 
 
+def test_an_encoder_opens_as_every_model_and_generates_nothing(tmp_path: Path, rng: np.random.Generator) -> None:
+    """One driver, whatever the model: what it does not do is refused by name."""
+    weights = weights_of(rng, None)
+    handle = Models().open(write(tmp_path, weights, config(), **sentence_files("mean_tokens", normalized=True)))
+    assert (handle.family.name, handle.generates, handle.limit) == ("bert", False, 12)
+    with open_or_skip("reference") as device, Engine(device) as engine, Driver(handle, engine) as driver:
+        item = TextReader(handle, driver.encode_limit).read("the cat sat")
+        with pytest.raises(BindError, match="no pass over 5 tokens is prepared"):
+            driver.encode([item])
+        driver.prepare_encode([5])
+        hidden = by_hand(weights, item.ids, item.second)
+        exact = pooled_by_hand(hidden, "mean_tokens", True)
+        np.testing.assert_allclose(driver.encode([item])[0], exact, atol=3e-5)
+        driver.prepare_encode([5], Pooling(Pool.TOKENS))
+        np.testing.assert_allclose(driver.hidden_states([item])[0], hidden, atol=3e-5)
+        for call in (lambda: driver.generate(item.ids), lambda: driver.capacity, driver.prepare, driver.use):
+            with pytest.raises(Unsupported, match="it encodes texts, and gives no next token"):
+                call()
+
+
 def test_half_precision_stays_near(tmp_path: Path, engine: Engine, rng: np.random.Generator) -> None:
     weights = weights_of(rng, None)
     halves = {name: value.astype(np.float16) for name, value in weights.items()}
@@ -245,8 +266,8 @@ def test_what_is_prepared_is_not_compiled_again(tmp_path: Path, rng: np.random.G
         after = engine.stats()
         assert (after.recordings, after.allocations) == (before.recordings, before.allocations)
         assert after.steps - before.steps == 3
-        with pytest.raises(BindError, match="none of the encoder's shapes"):
-            encoder.prepare([TextShape(3, 12)])
+        with pytest.raises(RequestError, match="has 13 tokens: 1 to 12"):
+            encoder.prepare([13])
     device.close()
     with pytest.raises(BindError, match="closed"):
         encoder.embed(["cat"])
@@ -259,7 +280,7 @@ def test_texts_that_do_not_fit_are_refused(tmp_path: Path, rng: np.random.Genera
     device = open_or_skip("reference")
     long = "the cat sat on the mat"
     with Engine(device) as engine, Encoder(handle, engine) as encoder:
-        with pytest.raises(RequestError, match="it has 8 tokens, the model reads 6"):
+        with pytest.raises(RequestError, match=r"input\[0\]: it has 8 tokens, the model reads 6"):
             encoder.embed([long])
         for texts, message in (("cat", "a list of texts"), ([3], r"input\[0\] is 3")):
             with pytest.raises(RequestError, match=message):
@@ -287,7 +308,7 @@ def test_texts_that_do_not_fit_are_refused(tmp_path: Path, rng: np.random.Genera
         ({"rotary": 1}, {}, CheckpointError, "unknown fields.*rotary"),
         ({"architectures": ["BertForTokenClassification"]}, {}, CheckpointError, "architectures"),
         ({"architectures": ["BertForSequenceClassification"]}, {}, WeightError, "bert.embeddings"),
-        ({"model_type": "gpt2"}, {}, Unsupported, "the encoders that poot knows are bert"),
+        ({"model_type": "gpt2"}, {}, Unsupported, "the known ones are bert, llama"),
         ({"hidden_size": 32}, {}, WeightError, "word_embeddings"),
         ({}, {"modules": []}, CheckpointError, "no list of modules"),
         ({}, {"modules": [{"path": "", "type": "sentence_transformers.models.Pooling"}]}, Unsupported, "the first is"),
@@ -303,7 +324,7 @@ def test_texts_that_do_not_fit_are_refused(tmp_path: Path, rng: np.random.Genera
             Unsupported,
             "Dense",
         ),
-        ({}, {"1_Pooling__config": {"pooling_mode_lasttoken": True}}, Unsupported, "pooling lasttoken"),
+        ({}, {"1_Pooling__config": {"pooling_mode_weightedmean_tokens": True}}, Unsupported, "pooling weighted"),
         ({}, {"1_Pooling__config": {}}, Unsupported, "pooling none"),
         ({}, {"sentence_bert_config": {"max_seq_length": 0}}, CheckpointError, "max_seq_length is 0"),
     ],

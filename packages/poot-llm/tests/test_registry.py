@@ -33,10 +33,10 @@ writer = tiny.load_fixture("gguf_writer")
 def test_a_third_party_registers_a_family(tmp_path: Path) -> None:
     registry = standard_registry()
     registry.register(replace(LLAMA, name="mine", model_types=("my_llama",), architectures=()))
-    assert list(registry.families) == ["llama", "mine"]
+    assert list(registry.families) == ["llama", "bert", "mine"]
     assert registry.for_model_type("my_llama", tmp_path).name == "mine"
     assert registry.for_architecture("llama", tmp_path) is LLAMA
-    assert list(standard_registry().families) == ["llama"]
+    assert list(standard_registry().families) == ["llama", "bert"]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_duplicate_is_refused_and_changes_nothing(changes: dict[str, Any], wha
     with pytest.raises(DuplicateFamily) as caught:
         registry.register(replace(LLAMA, **changes))
     assert what in str(caught.value) and caught.value.second == changes.get("name", "llama")
-    assert list(registry.families) == ["llama"]
+    assert list(registry.families) == ["llama", "bert"]
     with pytest.raises(Unsupported):
         registry.for_model_type("new", tmp_path)
 
@@ -264,7 +264,7 @@ def test_a_tied_directory(tmp_path: Path, rng: np.random.Generator) -> None:
 def test_an_unknown_model_type_is_named(tmp_path: Path, rng: np.random.Generator) -> None:
     store = reference.random_store(reference.tiny(), rng)
     safetensors_directory(tmp_path, TINY_JSON | {"model_type": "gpt_oss"}, store)
-    with pytest.raises(Unsupported, match=r"model_type 'gpt_oss' of .*the known ones are llama"):
+    with pytest.raises(Unsupported, match=r"model_type 'gpt_oss' of .*the known ones are bert, llama"):
         Models().open(tmp_path)
     safetensors_directory(tmp_path, TINY_JSON | {"model_type": None}, store)
     with pytest.raises(CheckpointError, match="model_type"):

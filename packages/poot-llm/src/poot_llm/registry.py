@@ -11,8 +11,10 @@ from poot_executor.errors import CheckpointError, PootError, Unsupported
 from poot_executor.weights import WeightMap, WeightStore
 from poot_llm.blocks.weights import Weights
 from poot_llm.chat import ChatTemplate
+from poot_llm.models.bert import BERT
 from poot_llm.models.family import Config, Family
 from poot_llm.models.llama import LLAMA
+from poot_llm.models.pooling import DECODERS, PLAIN, Pooling, pooling_of, pooling_of_gguf
 from poot_llm.models.weight_map import bind_weights
 from poot_llm.pull import resolve
 from poot_llm.strict_json import read_object
@@ -83,6 +85,7 @@ def standard_registry() -> Registry:
     """A new registry of the families that poot has."""
     registry = Registry()
     registry.register(LLAMA)
+    registry.register(BERT)
     return registry
 
 
@@ -91,7 +94,7 @@ class ModelHandle:
     """An open checkpoint. Nothing is read of its weights yet: they are views of mapped files.
 
     `weight_map` binds roles to the store's keys; `weights` says how each is stored. `template`
-    holds no source where the checkpoint has no chat template.
+    holds no source where the checkpoint has no chat template. `pooling` is how hidden states become a text's embedding.
     """
 
     name: str
@@ -103,12 +106,41 @@ class ModelHandle:
     weights: Weights
     tokenizer: Tokenizer
     template: ChatTemplate
+    pooling: Pooling = DECODERS
+
+    @property
+    def generates(self) -> bool:
+        """Whether it gives next tokens; otherwise it encodes texts alone."""
+        return self.family.trace is not None
+
+    @property
+    def limit(self) -> int:
+        """The most tokens of a text that is encoded, with those that go around it: what the checkpoint's files say,
+        within its positions.
+        """
+        said = self.pooling.limit
+        return self.config.context if said is None else min(said, self.config.context)
+
+    @property
+    def labels(self) -> int | None:
+        """Scores of its classifier; None where it has none."""
+        return self.family.labels(self.config)
+
+    @property
+    def scores_pairs(self) -> bool:
+        """Whether it is a cross-encoder: it scores pairs of texts, and gives no embeddings."""
+        return self.labels is not None
 
     @property
     def stored_bytes(self) -> int:
         """Bytes of the tensors that the model reads, a shared one once."""
         names = set(self.weight_map.values())
         return sum(self.store.tensor(name).data.nbytes for name in names)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncoderHandle(ModelHandle):
+    """An open checkpoint of a model that encodes texts, and generates nothing."""
 
 
 class Models:
@@ -137,10 +169,12 @@ class Models:
         if not isinstance(key, str):
             raise CheckpointError(f"{path}: general.architecture is missing or not a string")
         family = self._registry.for_architecture(key, path)
+        # A family that names an architecture reads its files: `Family` sees to that.
+        assert family.from_gguf is not None
         config = family.from_gguf(file.metadata, file.names(), str(path))
         tokenizer = Tokenizer.from_gguf(file)
         template = ChatTemplate.from_gguf(file, tokenizer)
-        return _handle(path, family, config, file, tokenizer, template)
+        return _handle(path, family, config, file, tokenizer, template, pooling_of_gguf(file.metadata, key, str(path)))
 
     def _open_directory(self, path: Path) -> ModelHandle:
         fields = read_object(path / "config.json")
@@ -152,7 +186,8 @@ class Models:
         store = SafetensorsStore.open(path)
         tokenizer = Tokenizer.from_directory(path)
         template = ChatTemplate.from_directory(path)
-        return _handle(path, family, config, store, tokenizer, template)
+        pooling = pooling_of(path, PLAIN if family.trace is None else DECODERS)
+        return _handle(path, family, config, store, tokenizer, template, pooling)
 
 
 def _handle(
@@ -162,9 +197,13 @@ def _handle(
     store: WeightStore,
     tokenizer: Tokenizer,
     template: ChatTemplate,
+    pooling: Pooling,
 ) -> ModelHandle:
+    if family.token_types is not None and len(tokenizer.complete(())) < 2:
+        raise Unsupported(f"the tokenizer of {path}", f"it puts no tokens around a text, and {family.name} needs two")
     bound = bind_weights(family.expected(config), store, family.ignored)
-    return ModelHandle(
+    kind = EncoderHandle if family.trace is None else ModelHandle
+    return kind(
         name=path.stem if path.is_file() else path.name,
         path=path,
         family=family,
@@ -174,4 +213,5 @@ def _handle(
         weights=bound.stored,
         tokenizer=tokenizer,
         template=template,
+        pooling=pooling,
     )

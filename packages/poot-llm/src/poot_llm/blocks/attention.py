@@ -36,7 +36,8 @@ def cached_attention(step: Step, layer: int, q: Traced, k: Traced, v: Traced, sc
 
     q f32[rows, tokens, heads, d], k and v f32[rows, tokens, kv_heads, d] -> f32[rows · tokens,
     heads · d]. States "k" and "v" are [positions, kv_heads, d] in the step's activations. Contiguous, position n of row
-    r lies at r · capacity + n; paged, where the step's slots say.
+    r lies at r · capacity + n; paged, where the step's slots say. A pass over whole texts has no states: it attends
+    over its own K and V, rounded as states would be.
     """
     keys, values = (_remember(step, layer, role, x) for role, x in (("k", k), ("v", v)))
     out = f.attention(q, keys, values, step.mask, scale, visible=step.visible, activations=step.activations)
@@ -45,6 +46,8 @@ def cached_attention(step: Step, layer: int, q: Traced, k: Traced, v: Traced, sc
 
 def _remember(step: Step, layer: int, role: str, x: Traced) -> Traced:
     """The state after this step's rows of x are in it, as the step sees it -> [rows, span, ...]."""
+    if step.places is None:
+        return p.cast(x, step.activations)
     shape, per_position = step.shape, x.shape[2:]
     key = StateKey(layer, role)
     kind = TensorType((shape.positions, *per_position), step.activations)

@@ -96,7 +96,8 @@ class Step:
     - `tokens` i32[rows · tokens]: ids, every one inside the vocabulary.
     - `position` i32[rows], that of a row's first token; `last` i32[rows], the index of its last
       token, -1 in a spare row.
-    - `places` i32[rows · tokens]: the place in KV states that a token writes, -1 for none.
+    - `places` i32[rows · tokens]: the place in KV states that a token writes, -1 for none; None in a pass over whole
+      texts, which keeps no K and V.
     - `held` i32[rows, span]: the place in paged KV states of each position of a row; None where KV is contiguous.
     - `mask` bool[rows, tokens, span]: the positions that a token sees; `visible` bool[rows, span]:
       those that hold something of the row.
@@ -110,7 +111,7 @@ class Step:
     tokens: Traced
     position: Traced
     last: Traced
-    places: Traced
+    places: Traced | None
     held: Traced | None
     mask: Traced
     visible: Traced

@@ -87,7 +87,7 @@ def traced(handle: ModelHandle, shape: StepShape) -> Graph:
     """The greedy step of a shape with its logits beside the token, so that they can be compared."""
     builder = Builder(f"{handle.family.name}_tuned")
     step = begin_step(builder, shape, handle.config.vocabulary, DriverOptions().activations)
-    logits = handle.family.trace(step, handle.config, handle.weights)
+    logits = handle.family.logits(step, handle.config, handle.weights)
     append_suffix(step.drawing(), Suffix.GREEDY, logits)
     builder.output("logits", logits)
     return builder.build()

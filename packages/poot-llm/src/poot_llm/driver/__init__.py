@@ -1,6 +1,7 @@
 """The driver: sequences of one model on one executor, through steps that are prepared up front."""
 
 from poot_llm.driver.driver import Driver
+from poot_llm.driver.encoding import Encoded, NonFiniteEmbedding
 from poot_llm.driver.entries import compile_step
 from poot_llm.driver.inputs import InputRows
 from poot_llm.driver.kv import KvUse
@@ -15,6 +16,7 @@ __all__ = [
     "Delivery",
     "Driver",
     "DriverOptions",
+    "Encoded",
     "EntryKey",
     "FinishReason",
     "GeneratedToken",
@@ -24,6 +26,7 @@ __all__ = [
     "KvUse",
     "Layout",
     "NoRoom",
+    "NonFiniteEmbedding",
     "NonFiniteLogits",
     "Request",
     "Scheduler",

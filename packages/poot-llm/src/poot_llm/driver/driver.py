@@ -1,47 +1,40 @@
-"""`Driver`: sequences of one model on one executor. It never learns which device that is."""
+"""`Driver`: one model on one executor. It never learns which device that is."""
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Items
-from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-from poot_executor.compile.target import Granularity
 from poot_executor.errors import BindError, Poisoned, RequestError, Unsupported
 from poot_executor.executor import Executor
 from poot_executor.stats import EngineStats
-from poot_llm.driver.choice import shapes_for
-from poot_llm.driver.contiguous_kv import ContiguousKv
-from poot_llm.driver.entries import Entries
+from poot_llm.driver.decoding import Decoding, DecodingPlan
+from poot_llm.driver.encoding import Encoding
+from poot_llm.driver.entry_budget import EntryBudget
 from poot_llm.driver.flights import Flights
-from poot_llm.driver.grouping import PROGRAM, Grouping
-from poot_llm.driver.guesses import Guesser
-from poot_llm.driver.inputs import InputRows, checked_inputs, checked_prompt
+from poot_llm.driver.inputs import InputRows
 from poot_llm.driver.kv import KvLayout, KvUse
-from poot_llm.driver.kv_fit import KvPlan, fit
-from poot_llm.driver.options import DriverOptions, EntryKey, Layout
-from poot_llm.driver.paged_kv import PagedKv
+from poot_llm.driver.kv_fit import KvPlan
+from poot_llm.driver.options import DriverOptions, EntryKey
 from poot_llm.driver.sequence import FinishReason, Guide, Sequence, StepResult
 from poot_llm.driver.step_set import StepSet
-from poot_llm.driver.stepper import Stepper
 from poot_llm.driver.tokens import TokenStream
+from poot_llm.driver.whole_texts import WholeTexts
 from poot_llm.registry import ModelHandle
-from poot_llm.sampling import History, SamplingParams, Suffix
-
-if TYPE_CHECKING:
-    from poot_llm.guided.compiler import GuideCompiler
+from poot_llm.sampling import SamplingParams, Suffix
 
 NO_INPUTS: Mapping[str, InputRows] = MappingProxyType({})
 
 
-class Driver:
+class Driver(WholeTexts):
     """Runs a model: weights loaded once, a finite set of steps prepared up front.
 
-    `open` takes room for a prompt, `step` computes, `commit` accepts a token, `release` gives the
-    room back; `generate` is that driven for one sequence. Calls come from one thread.
+    A model that generates: `open` takes room for a prompt, `step` computes, `commit` accepts a token, `release` gives
+    the room back; `generate` is that driven for one sequence. `encode` runs passes over whole texts: embeddings, scores
+    of pairs, hidden states, also of a model that generates. What a model does not do is Unsupported by name. Calls come
+    from one thread.
     """
 
     def __init__(self, handle: ModelHandle, executor: Executor, options: DriverOptions | None = None) -> None:
@@ -51,59 +44,56 @@ class Driver:
         not hold.
         """
         self.handle = handle
-        self.options = DriverOptions() if options is None else options
+        self.options = options = DriverOptions() if options is None else options
         if len(executor.target_set) != 1:
             raise Unsupported(f"{len(executor.target_set)} targets", "a driver has one")
-        caps = executor.target_set[0].caps
-        paged = self.options.layout is Layout.PAGED or (
-            self.options.layout is Layout.AUTO and self.options.rows > 1 and caps.granularity is Granularity.KERNEL
-        )
-        limits = [n for n in (caps.max_binding_bytes, caps.max_buffer_bytes) if n is not None]
-        self.plan: KvPlan = fit(handle, self.options, paged, executor.stats().memory, min(limits, default=None))
-        """What there is room for, and what was given up for it."""
-        sized = replace(self.options, rows=self.plan.rows)
-        self.steps = StepSet.of(sized, handle.config.context, self.plan.blocks, self.plan.capacity, caps.few_programs)
-        self.kv: KvLayout = self._layout(self.plan)
+        plan = DecodingPlan.of(handle, executor, options) if handle.generates else None
         self._executor = executor
         self._executable = executor.load_weights(handle.store, handle.weight_map)
-        self._shapes = tuple(self.steps.shapes())
-        largest = EntryKey(PROGRAM, self.steps.largest(), Suffix.GREEDY)
-        self._entries = Entries(handle, executor, self._executable, self.options, largest)
-        self._flights = Flights(executor, self._executable, self._recover)
-        self._guesser = None if self.options.window is None else Guesser(self.options.window - 1)
-        self._widths = {name: width(handle.config) for name, width in handle.family.inputs.items()}
-        self._stepper = Stepper(
-            self._flights,
-            self.kv,
-            Grouping(self._entries, self.kv.fixed_rows, self.options.prefill_rows),
-            self._guesser,
-            self._widths,
-            self.options.ahead,
-        )
-        self._guides: GuideCompiler | None = None
-        self._open: set[Sequence] = set()
+        self._flights = flights = Flights(executor, self._executable, self._recover)
+        budget = EntryBudget(options.max_entries, options.max_entry_bytes)
+        limit = handle.limit if plan is None else min(handle.limit, plan.steps.capacity)
+        self._encoding = Encoding(handle, executor, self._executable, options, flights, budget, limit)
+        self._generating: Decoding | None = None
+        if plan is not None:
+            self._generating = Decoding.of(plan, handle, executor, self._executable, options, flights, budget)
         self._closed = False
 
-    def _layout(self, plan: KvPlan) -> KvLayout:
-        cache = self.options.prefix_cache
-        if plan.blocks is None:
-            return ContiguousKv(plan.rows, plan.capacity, cache is True)
-        return PagedKv(plan.rows, plan.capacity, plan.blocks, cache is not False)
+    @property
+    def _decoding(self) -> Decoding:
+        if self._generating is None:
+            raise Unsupported(f"generation by {self.handle.name}", "it encodes texts, and gives no next token")
+        return self._generating
+
+    @property
+    def plan(self) -> KvPlan:
+        """What there is room for, and what was given up for it."""
+        return self._decoding.plan
+
+    @property
+    def steps(self) -> StepSet:
+        """Every step that can be prepared."""
+        return self._decoding.steps
+
+    @property
+    def kv(self) -> KvLayout:
+        """Where sequences keep K and V."""
+        return self._decoding.kv
 
     @property
     def capacity(self) -> int:
         """Ids of prompt and answer that a sequence can hold."""
-        return self.steps.capacity
+        return self._decoding.steps.capacity
 
     @property
     def rows(self) -> int:
         """Sequences that can be open at once."""
-        return self.plan.rows
+        return self._decoding.plan.rows
 
     @property
     def prepare_seconds(self) -> float:
         """Wall time spent so far on compiling and adding entries."""
-        return self._entries.seconds
+        return self._encoding.seconds + (0.0 if self._generating is None else self._generating.entries.seconds)
 
     @property
     def wait_seconds(self) -> float:
@@ -117,11 +107,11 @@ class Driver:
     @property
     def prepared(self) -> tuple[EntryKey, ...]:
         """The steps that can run without compiling anything."""
-        return self._entries.keys()
+        return self._decoding.entries.keys()
 
     def use(self) -> KvUse:
         """Rows, blocks and reused positions, as they are now."""
-        return self.kv.use()
+        return self._decoding.kv.use()
 
     # Preparation
 
@@ -131,56 +121,19 @@ class Driver:
         Raises Unsupported or CompileLimit by name, and OutOfMemory where the device is too small.
         """
         self._require_open()
-        self._ensure([EntryKey(PROGRAM, shape, s) for s in suffixes for shape in self._shapes])
+        self._decoding.preparation.all(suffixes)
 
     def prepare_for(
         self, prompt_tokens: int, params: SamplingParams, inputs: Mapping[str, InputRows] = NO_INPUTS
     ) -> None:
         """Compile the steps that a request of that length would take alone. `open` does this for itself."""
         self._require_open()
-        self._prepare_alone(self.kv.next_row() if self.kv.fixed_rows else 0, prompt_tokens, params, inputs)
+        self._decoding.preparation.alone(None, prompt_tokens, params, inputs)
 
     def prepare_batch(self, rows: int, suffix: Suffix) -> None:
         """Compile the decoding steps in which so many sequences run together, and of a quarter of them, and so on."""
         self._require_open()
-        if self.kv.fixed_rows:
-            return
-        covering = next((n for n in self.steps.rows if n >= rows), self.steps.rows[-1])
-        wanted = {
-            covering,
-            *(n for n in self.steps.rows if n < covering and covering.bit_length() % 2 == n.bit_length() % 2),
-        }
-        prepared = self._entries.shapes(suffix)
-        shapes = [s for s in self._shapes if s.rows in wanted and (s.window or s.tokens == 1) and s not in prepared]
-        self._ensure([EntryKey(PROGRAM, shape, suffix) for shape in shapes])
-
-    def _prepare_alone(
-        self, row: int, prompt_tokens: int, params: SamplingParams, inputs: Mapping[str, InputRows]
-    ) -> None:
-        end = self.capacity
-        if params.max_tokens is not None:
-            end = min(end, prompt_tokens + params.max_tokens)
-        # The last token's own K and V are never needed.
-        last = max(end - 1, prompt_tokens)
-        plain = [shape for shape in self._shapes if not shape.window]
-        shapes = shapes_for(plain, row, 0, prompt_tokens, last)
-        prepared = self._entries.shapes(params.suffix)
-        keys = [EntryKey(PROGRAM, shape, params.suffix) for shape in shapes if shape not in prepared]
-        if self._guesser is not None:
-            windows = [shape for shape in self._shapes if shape.window and shape.rows == row + 1]
-            keys += [EntryKey(PROGRAM, s, params.suffix) for s in windows if s not in prepared]
-        # Which inputs lie in what is pending changes from chunk to chunk.
-        for start in sorted({0, *(item.at[-1] + 1 for item in inputs.values())})[:-1]:
-            names = tuple(sorted(name for name, item in inputs.items() if item.at[-1] >= start))
-            known = self._entries.shapes(params.suffix, names)
-            keys += [EntryKey(PROGRAM, s, params.suffix, names) for s in shapes if s not in known]
-        self._ensure(keys)
-
-    def _ensure(self, keys: Iterable[EntryKey]) -> None:
-        keys = list(keys)
-        if self._entries.missing(keys):
-            self._flights.drain()
-            self._entries.ensure(keys)
+        self._decoding.preparation.batch(rows, suffix)
 
     # Sequences
 
@@ -201,32 +154,20 @@ class Driver:
         Raises RequestError for a prompt that is empty, holds what is no token id, or leaves no room
         for one more token (with both numbers), and for parameters or inputs that do not fit the model.
         """
+        self._require_open()
         params = SamplingParams() if params is None else params
-        ids = self.check(prompt_ids, params, inputs=inputs)
-        guide = self.guide(params) if guide is None else guide
-        checked = self._checked_inputs(inputs, len(ids))
-        limit = self.capacity - len(ids)
-        sequence = Sequence(
-            prompt_ids=ids,
-            params=params,
-            seed=secrets.randbits(64) if params.seed is None else params.seed,
-            stop_ids=self._ends(params),
-            limit=limit if params.max_tokens is None else min(limit, params.max_tokens),
-            inputs=checked,
-            guide=guide,
-            history=History(ids) if params.penalizes else None,
-            reserve=reserve,
-        )
-        if not self._seat(sequence):
+        parts = self._decoding
+        sequence = parts.requests.sequence(prompt_ids, params, inputs, guide, reserve)
+        if not parts.sequences.seat(sequence):
             return None
         lease = sequence.lease
         assert lease is not None
         try:
-            self._prepare_alone(lease.row if self.kv.fixed_rows else 0, len(ids), params, checked)
+            parts.preparation.alone(lease.row, len(sequence.prompt_ids), params, sequence.inputs)
         except BaseException:
-            self.kv.give_back(lease)
+            parts.kv.give_back(lease)
             raise
-        self._open.add(sequence)
+        parts.sequences.add(sequence)
         return sequence
 
     def check(
@@ -238,15 +179,7 @@ class Driver:
     ) -> tuple[int, ...]:
         """The prompt's ids, where `open` would take the request, its structure apart. Raises what it would."""
         self._require_open()
-        vocabulary = self.handle.config.vocabulary
-        ids = checked_prompt(prompt_ids, self.capacity, vocabulary)
-        params.check_vocabulary(vocabulary)
-        self._checked_inputs(inputs, len(ids))
-        if params.min_tokens and params.allowed_token_ids is not None:
-            ends = self._ends(params)
-            if ends.issuperset(params.allowed_token_ids):
-                raise RequestError("allowed_token_ids: all of them end the answer, and min_tokens forbids that")
-        return ids
+        return self._decoding.requests.check(prompt_ids, params, inputs)
 
     def guide(self, params: SamplingParams) -> Guide | None:
         """What keeps an answer to its `structured_outputs`, from the beginning; None where it has none. It compiles in
@@ -254,39 +187,7 @@ class Driver:
 
         Raises RequestError for a constraint that cannot be compiled, or not within the limits.
         """
-        if params.structured_outputs is None:
-            return None
-        if self._guides is None:
-            from poot_llm.guided.compiler import GuideCompiler
-
-            self._guides = GuideCompiler(self.handle.tokenizer, self.handle.config.vocabulary)
-        return self._guides.compile(params.structured_outputs)
-
-    def _ends(self, params: SamplingParams) -> frozenset[int]:
-        """Ids that end an answer."""
-        own = frozenset() if params.ignore_eos else self.handle.tokenizer.eos_ids
-        return own | frozenset(params.stop_token_ids)
-
-    def _checked_inputs(self, inputs: Mapping[str, InputRows], prompt: int) -> dict[str, InputRows]:
-        family = self.handle.family
-        return checked_inputs(inputs, family.inputs, self.handle.config, family.name, prompt)
-
-    def _seat(self, sequence: Sequence) -> bool:
-        """A row with room for what the sequence has, and for its answer where that is reserved."""
-        ids = sequence.ids(0, len(sequence))
-        end = len(sequence.prompt_ids) + sequence.limit if sequence.reserve else len(ids) + 1
-        # What a prompt supplies is not among its ids.
-        shared = min((item.at[0] for item in sequence.inputs.values()), default=self.capacity)
-        sequence.lease = self.kv.take(ids, min(end, self.capacity), self._identity(), shared)
-        if sequence.lease is None:
-            return False
-        sequence.cached = sequence.lease.kept
-        sequence.timings.kept_tokens += sequence.lease.kept
-        return True
-
-    def _identity(self) -> Hashable:
-        """What K and V depend on beside ids: weights, adapter, dtype."""
-        return self.handle, None, self.options.activations
+        return self._decoding.requests.guide(params)
 
     def step(self, sequences: Items[Sequence]) -> list[StepResult]:
         """Advance sequences, each by a chunk of what it has pending. Those that read prompts may take steps of their
@@ -298,18 +199,20 @@ class Driver:
         released, preempted or given twice, NoRoom where the pool is used up, before anything is computed, and
         DeviceError where the device cannot go on.
         """
-        self._check_sequences(sequences)
+        self._require_open()
+        self._decoding.sequences.require(sequences)
         for sequence in sequences:
             if sequence.lease is None:
                 raise BindError("a preempted sequence cannot step: resume it first")
-        return self._stepper.step(sequences)
+        return self._decoding.stepper.step(sequences)
 
     def grow(self, sequences: Items[Sequence]) -> list[Sequence]:
         """Take the blocks that the next step of each needs; those that find none, for which others must be preempted
         or released.
         """
-        self._check_sequences(sequences)
-        return self._stepper.lacking(sequences)
+        self._require_open()
+        self._decoding.sequences.require(sequences)
+        return self._decoding.stepper.lacking(sequences)
 
     def commit(self, sequence: Sequence, token: int) -> FinishReason | None:
         """Make a token part of the answer; the reason where that ends it.
@@ -317,18 +220,8 @@ class Driver:
         Raises BindError where the sequence is finished or still has ids pending, and for what is no
         token id.
         """
-        self._check_sequences([sequence])
-        if sequence.pending > 0 and not sequence.drawn:
-            raise BindError(f"{sequence.pending} ids are pending: step until a token is given")
-        vocabulary = self.handle.config.vocabulary
-        if not 0 <= token < vocabulary:
-            raise BindError(f"token {token} is none: ids are 0 to {vocabulary - 1}")
-        sequence.accept(token)
-        if token in sequence.stop_ids:
-            sequence.finish_reason = FinishReason.STOP
-        elif len(sequence.tokens) >= sequence.limit:
-            sequence.finish_reason = FinishReason.LENGTH
-        return sequence.finish_reason
+        self._require_open()
+        return self._decoding.sequences.commit(sequence, token)
 
     def finish(self, sequence: Sequence, reason: FinishReason) -> None:
         """End a sequence from outside: a stop string was found, say. It keeps its room."""
@@ -340,39 +233,19 @@ class Driver:
 
         Raises BindError for one that is not open.
         """
-        self._check_sequences([sequence])
-        if sequence.lease is not None:
-            self.kv.give_back(sequence.lease)
-        sequence.lease = sequence.ahead = None
-        sequence.cached = 0
-        sequence.drawn.clear()
+        self._require_open()
+        self._decoding.sequences.preempt(sequence)
 
     def resume(self, sequence: Sequence) -> bool:
         """Take room for a preempted sequence; False where there is none. Its next token is the one that it would have
         got.
         """
-        self._check_sequences([sequence])
-        return sequence.lease is not None or self._seat(sequence)
+        self._require_open()
+        return self._decoding.sequences.resume(sequence)
 
     def release(self, sequence: Sequence) -> None:
         """Give a sequence's room back; idempotent."""
-        if sequence not in self._open:
-            return
-        self._open.remove(sequence)
-        sequence.released = True
-        sequence.ahead = None
-        if sequence.lease is not None:
-            self.kv.give_back(sequence.lease)
-
-    def _check_sequences(self, sequences: Items[Sequence]) -> None:
-        self._require_open()
-        if not sequences or len(set(sequences)) != len(sequences):
-            raise BindError("a step takes sequences, at least one and each once")
-        for sequence in sequences:
-            if sequence not in self._open:
-                raise BindError(f"{sequence.name} is not open in this driver")
-            if sequence.finish_reason is not None:
-                raise BindError(f"{sequence.name} is finished ({sequence.finish_reason.value})")
+        self._decoding.sequences.release(sequence)
 
     # Generation
 
@@ -400,7 +273,7 @@ class Driver:
         """
         sequence = self.open(prompt_ids, params, inputs=inputs, guide=guide)
         if sequence is None:
-            use = self.kv.use()
+            use = self.use()
             if use.rows_taken < use.rows:
                 raise RequestError(f"no room: {use.blocks_held} of the pool's {use.blocks} blocks are held")
             raise RequestError(f"no room: all {use.rows} rows are taken")
@@ -409,11 +282,10 @@ class Driver:
     # Life
 
     def _recover(self) -> None:
-        """After a failed step: every state is zero, so every sequence computes its own again."""
+        """After a failed step: every state is zero."""
         self._executor.reset_state(self._executable)
-        self.kv.forget([s.lease for s in self._open if s.lease is not None])
-        for sequence in self._open:
-            sequence.cached = 0
+        if self._generating is not None:
+            self._generating.sequences.forget()
 
     def _require_open(self) -> None:
         if self._closed:
@@ -424,10 +296,9 @@ class Driver:
         if self._closed:
             return
         self._closed = True
-        for sequence in tuple(self._open):
-            self.release(sequence)
-        if self._guides is not None:
-            self._guides.close()
+        if self._generating is not None:
+            self._generating.sequences.release_all()
+            self._generating.requests.close()
         try:
             self._executor.unload(self._executable)
         except Poisoned:

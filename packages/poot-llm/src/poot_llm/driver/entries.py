@@ -8,9 +8,10 @@ from time import perf_counter
 
 from poot_executor.compile import CompileOptions, Program, Target, compile
 from poot_executor.dtype import F32, DType
-from poot_executor.errors import BindError, CompileLimit
+from poot_executor.errors import BindError
 from poot_executor.executor import EntryId, ExecutableId, Executor
 from poot_llm.blocks.step import StepShape
+from poot_llm.driver.entry_budget import EntryBudget
 from poot_llm.driver.options import DriverOptions, EntryKey
 from poot_llm.models.step_graph import trace_step
 from poot_llm.registry import ModelHandle
@@ -54,6 +55,7 @@ class Entries:
         executable: ExecutableId,
         options: DriverOptions,
         largest: EntryKey,
+        budget: EntryBudget,
     ) -> None:
         self._handle = handle
         self._executor = executor
@@ -63,7 +65,7 @@ class Entries:
         self._entries: dict[EntryKey, PreparedStep] = {}
         self._shapes: dict[tuple[Suffix, tuple[str, ...]], dict[StepShape, Suffix]] = {}
         self._decoding: dict[tuple[Suffix, tuple[str, ...]], list[PreparedStep]] = {}
-        self._bytes = 0
+        self._budget = budget
         self.seconds = 0.0
         """Wall time spent on compiling and adding."""
 
@@ -121,13 +123,12 @@ class Entries:
 
     def _add(self, key: EntryKey) -> None:
         options = self._options
-        _limit("entries of a driver", options.max_entries, len(self._entries) + 1)
+        self._budget.check()
         target = self._executor.target_set[0]
         program = compile_step(
             self._handle, target, key.shape, key.suffix, options.activations, options.compile_options, key.inputs
         )
-        own = 2 * (program.input_bytes + program.output_bytes) + len(program.constants)
-        _limit("bytes of a driver's entries", options.max_entry_bytes, self._bytes + own)
+        self._budget.check(program)
         entry = self._executor.add_entry(self._executable, program)
         # Only decoding submits ahead: the token of a longer step is not known to be the last one.
         ahead = options.ahead and key.shape.tokens == 1
@@ -141,9 +142,4 @@ class Entries:
                 if held is None or held.serves(key.suffix):
                     shapes[key.shape] = key.suffix
         self._decoding.clear()
-        self._bytes += own
-
-
-def _limit(name: str, limit: int, count: int) -> None:
-    if count > limit:
-        raise CompileLimit(name, limit, count)
+        self._budget.take(program)

@@ -41,6 +41,8 @@ class DriverOptions:
     - `ahead`: a step is submitted before the one before is collected, where no id of it has to be known.
     - `deterministic`: no row is computed in an order that depends on other rows, so that a request's tokens depend
       neither on what runs beside it nor on how its prompt is cut.
+    - `encode_rows`: texts that one pass over whole texts reads; `encode_tokens`: the most tokens of several in one
+      pass, each counted as long as the longest.
     - `max_entries`, `max_entry_bytes`: bounds of what is prepared; the bytes are those that entries
       own beside weights, states and the shared arena.
     """
@@ -58,13 +60,16 @@ class DriverOptions:
     activations: DType = F32
     ahead: bool = True
     deterministic: bool = False
+    encode_rows: int = 16
+    encode_tokens: int = 8192
     max_entries: int = 256
     max_entry_bytes: int = 1 << 30
     compile: CompileOptions = field(default_factory=CompileOptions)
 
     def __post_init__(self) -> None:
         for name, least in (
-            ("rows", 1), ("chunk", 1), ("prefill_rows", 1), ("max_entries", 1), ("max_entry_bytes", 1)
+            ("rows", 1), ("chunk", 1), ("prefill_rows", 1), ("encode_rows", 1), ("encode_tokens", 1),
+            ("max_entries", 1), ("max_entry_bytes", 1),
         ):  # fmt: skip
             _whole(name, getattr(self, name), least)
         for name, least in (("capacity", 2), ("pool_blocks", 2), ("window", 2)):

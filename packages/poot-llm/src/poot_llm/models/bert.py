@@ -5,39 +5,26 @@ embedding models and cross-encoders are of it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from poot_executor.dtype import F32, I32, DType
+from poot_executor.dtype import F32, I32
 from poot_executor.graph import primitives as p
 from poot_executor.graph.attention import attention
-from poot_executor.graph.builder import Builder
 from poot_executor.graph.functional import embedding, gelu, gelu_tanh, layer_norm
 from poot_executor.graph.traced import Traced
 from poot_executor.weights import WeightKey
+from poot_llm.blocks.text_pass import TextPass
 from poot_llm.blocks.weights import Weights, project, read, vector
-from poot_llm.models.bert_config import BertConfig
+from poot_llm.models.bert_config import BertConfig, config_from_json
+from poot_llm.models.family import Family
 from poot_llm.models.weight_map import Expected
 
 
-@dataclass(frozen=True, slots=True)
-class EncoderPass:
-    """A pass over whole texts that is being recorded: `tokens` and `types` i32[rows, tokens], every id inside its
-    table; `visible` bool[rows, tokens], the positions that hold a token. `activations` is what activations are rounded
-    to before a contraction.
-    """
-
-    builder: Builder
-    activations: DType
-    tokens: Traced
-    types: Traced
-    visible: Traced
-
-
-def bert_hidden(run: EncoderPass, config: BertConfig, weights: Weights) -> Traced:
+def _hidden(run: TextPass, config: BertConfig, weights: Weights) -> Traced:
     """Hidden states f32[rows, tokens, width]; what stands beside a text means nothing."""
     rows, tokens = run.tokens.shape
     count, width = rows * tokens, config.width
     place = p.reshape(p.iota(run.builder, (rows, tokens), 1, I32), (count,))
+    assert run.types is not None
     x = _rows(run, weights, "word", p.reshape(run.tokens, (count,)))
     x = x + _rows(run, weights, "type", p.reshape(run.types, (count,))) + _rows(run, weights, "position", place)
     x = _norm(run, config, weights, None, "embedding_norm", x)
@@ -54,21 +41,23 @@ def bert_hidden(run: EncoderPass, config: BertConfig, weights: Weights) -> Trace
     return p.reshape(x, (rows, tokens, width))
 
 
-def bert_scores(run: EncoderPass, weights: Weights, first: Traced) -> Traced:
-    """A classifier's raw scores f32[rows, labels] of the hidden states f32[rows, width] of first tokens."""
+def _scores(run: TextPass, config: BertConfig, weights: Weights, hidden: Traced) -> Traced:
+    """A classifier's raw scores f32[rows, labels] of the first token's hidden state."""
+    rows, _, width = hidden.shape
+    first = p.reshape(p.slice_(hidden, (0, 0, 0), (rows, 1, width)), (rows, width))
     return _linear(run, weights, None, "classifier", p.tanh(_linear(run, weights, None, "pooler", first)))
 
 
-def _rows(run: EncoderPass, weights: Weights, role: str, index: Traced) -> Traced:
+def _rows(run: TextPass, weights: Weights, role: str, index: Traced) -> Traced:
     table, format = read(run, weights, WeightKey(None, f"{role}_embedding"))
     return embedding(table, format, index)
 
 
-def _linear(run: EncoderPass, weights: Weights, layer: int | None, role: str, x: Traced) -> Traced:
+def _linear(run: TextPass, weights: Weights, layer: int | None, role: str, x: Traced) -> Traced:
     return project(run, weights, x, WeightKey(layer, role), WeightKey(layer, f"{role}_bias"))
 
 
-def _norm(run: EncoderPass, config: BertConfig, weights: Weights, layer: int | None, role: str, x: Traced) -> Traced:
+def _norm(run: TextPass, config: BertConfig, weights: Weights, layer: int | None, role: str, x: Traced) -> Traced:
     weight, bias = (vector(run, weights, WeightKey(layer, name)) for name in (role, f"{role}_bias"))
     return layer_norm(p.cast(x, F32), weight, bias, config.epsilon)
 
@@ -76,7 +65,7 @@ def _norm(run: EncoderPass, config: BertConfig, weights: Weights, layer: int | N
 # The weights
 
 
-def bert_weights(config: BertConfig) -> Iterator[Expected]:
+def _expected(config: BertConfig) -> Iterator[Expected]:
     """What is read of a checkpoint. One with a classifier names the rest with a prefix."""
     width, ffn = config.width, config.ffn
     prefix = "" if config.labels is None else "bert."
@@ -105,6 +94,20 @@ def _pair(layer: int | None, role: str, name: str, shape: tuple[int, ...]) -> It
     yield Expected(WeightKey(layer, f"{role}_bias"), f"{name}.bias", shape[:1])
 
 
-def bert_ignored(name: str) -> bool:
+def _ignored(name: str) -> bool:
     """Tensors that are not read: positions saved as numbers, and heads of a pre-training."""
     return name.endswith("embeddings.position_ids") or name.startswith(("pooler.", "cls."))
+
+
+BERT = Family(
+    name="bert",
+    model_types=("bert",),
+    architectures=(),
+    from_json=config_from_json,
+    expected=_expected,
+    hidden=_hidden,
+    scores=_scores,
+    labels=lambda config: config.labels,
+    token_types=lambda config: config.types,
+    ignored=_ignored,
+)

@@ -15,6 +15,7 @@ from poot_executor.graph.traced import Traced
 from poot_executor.weights import WeightKey
 from poot_llm.blocks.attention import Rotary, cached_attention, rotary
 from poot_llm.blocks.step import Step
+from poot_llm.blocks.text_pass import TextPass
 from poot_llm.blocks.weights import EMBEDDINGS, Weights, embed, project, vector
 from poot_llm.models.family import Family
 from poot_llm.models.llama_config import (
@@ -52,13 +53,30 @@ _JSON_NAMES: Mapping[str, str] = MappingProxyType(
 
 def _trace(step: Step, config: LlamaConfig, weights: Weights) -> Traced:
     """Logits f32[rows, vocabulary] of each row's last token."""
+    x = step.last_of(_layers(step, config, weights))
+    return project(step, weights, _normed(step, config, weights, x), _HEAD)
+
+
+def _hidden(run: TextPass, config: LlamaConfig, weights: Weights) -> Traced:
+    """f32[rows, tokens, width]: what the head reads, of every token."""
+    step = run.step()
+    x = _normed(step, config, weights, _layers(step, config, weights))
+    return p.reshape(x, (run.shape.rows, run.shape.tokens, config.width))
+
+
+def _normed(step: Step, config: LlamaConfig, weights: Weights, x: Traced) -> Traced:
+    """The last norm of x[n, width]."""
+    return rms_norm(x, vector(step, weights, _FINAL_NORM), config.epsilon)
+
+
+def _layers(step: Step, config: LlamaConfig, weights: Weights) -> Traced:
+    """f32[rows · tokens, width] after all layers."""
     x = embed(step, weights, _EMBEDDING)
     turned = _rotary(step, config, weights)
     for layer in range(config.layers):
         x = x + _attention(step, config, weights, layer, turned, x)
         x = x + _mlp(step, config, weights, layer, x)
-    x = rms_norm(step.last_of(x), vector(step, weights, _FINAL_NORM), config.epsilon)
-    return project(step, weights, x, _HEAD)
+    return x
 
 
 def _rotary(step: Step, config: LlamaConfig, weights: Weights) -> Rotary:
@@ -169,6 +187,7 @@ LLAMA = Family(
     from_gguf=config_from_gguf,
     expected=_expected,
     trace=_trace,
+    hidden=_hidden,
     ignored=_ignored,
     inputs=MappingProxyType({EMBEDDINGS: lambda config: config.width}),
     kv=_kv,

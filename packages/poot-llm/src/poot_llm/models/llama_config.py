@@ -156,7 +156,10 @@ def config_from_gguf(metadata: Mapping[str, Any], names: Collection[str], where:
         mlp_bias=_biased(held, MLP),
         tied_head="output.weight" not in held,
     )
-    read.finish({}, also=lambda name: not name.startswith("llama."))
+    read.finish(
+        {"llama.pooling_type": "how texts are pooled: read where the file is opened"},
+        also=lambda name: not name.startswith("llama."),
+    )
     return config
 
 

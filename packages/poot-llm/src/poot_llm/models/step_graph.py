@@ -31,5 +31,5 @@ def trace_step(
     builder = Builder(f"{family.name}_{shape.rows}x{shape.tokens}x{shape.span}{kind}_{suffix.value}")
     widths = {name: family.inputs[name](config) for name in inputs}
     step = begin_step(builder, shape, config.vocabulary, activations, widths)
-    append_suffix(step.drawing(), suffix, family.trace(step, config, weights))
+    append_suffix(step.drawing(), suffix, family.logits(step, config, weights))
     return builder.build()

@@ -1,0 +1,103 @@
+"""What a driver has for a model that generates: room for K and V, steps, and the sequences that take them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from poot_executor.compile.target import Granularity
+from poot_executor.executor import ExecutableId, Executor
+from poot_llm.driver.contiguous_kv import ContiguousKv
+from poot_llm.driver.entries import Entries
+from poot_llm.driver.entry_budget import EntryBudget
+from poot_llm.driver.flights import Flights
+from poot_llm.driver.grouping import PROGRAM, Grouping
+from poot_llm.driver.guesses import Guesser
+from poot_llm.driver.kv import KvLayout
+from poot_llm.driver.kv_fit import KvPlan, fit
+from poot_llm.driver.open_sequences import OpenSequences
+from poot_llm.driver.options import DriverOptions, EntryKey, Layout
+from poot_llm.driver.paged_kv import PagedKv
+from poot_llm.driver.preparation import Preparation
+from poot_llm.driver.requests import Requests
+from poot_llm.driver.step_set import StepSet
+from poot_llm.driver.stepper import Stepper
+from poot_llm.registry import ModelHandle
+from poot_llm.sampling import Suffix
+
+
+@dataclass(frozen=True, slots=True)
+class DecodingPlan:
+    """Sizes that are settled before weights are loaded: what there is room for, and the steps that follow from it."""
+
+    kv: KvPlan
+    steps: StepSet
+
+    @classmethod
+    def of(cls, handle: ModelHandle, executor: Executor, options: DriverOptions) -> DecodingPlan:
+        """Raises SettingsError for options that the model or the executor does not allow, or that the device's memory
+        does not hold.
+        """
+        caps = executor.target_set[0].caps
+        paged = options.layout is Layout.PAGED or (
+            options.layout is Layout.AUTO and options.rows > 1 and caps.granularity is Granularity.KERNEL
+        )
+        limits = [n for n in (caps.max_binding_bytes, caps.max_buffer_bytes) if n is not None]
+        kv = fit(handle, options, paged, executor.stats().memory, min(limits, default=None))
+        sized = replace(options, rows=kv.rows)
+        return cls(kv, StepSet.of(sized, handle.config.context, kv.blocks, kv.capacity, caps.few_programs))
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """The parts of a driver that generate."""
+
+    plan: KvPlan
+    steps: StepSet
+    kv: KvLayout
+    entries: Entries
+    preparation: Preparation
+    requests: Requests
+    sequences: OpenSequences
+    stepper: Stepper
+
+    @classmethod
+    def of(
+        cls,
+        plan: DecodingPlan,
+        handle: ModelHandle,
+        executor: Executor,
+        executable: ExecutableId,
+        options: DriverOptions,
+        flights: Flights,
+        budget: EntryBudget,
+    ) -> Decoding:
+        """Nothing is compiled or uploaded yet."""
+        steps, kv = plan.steps, _layout(plan.kv, options.prefix_cache)
+        largest = EntryKey(PROGRAM, steps.largest(), Suffix.GREEDY)
+        entries = Entries(handle, executor, executable, options, largest, budget)
+        # Another checkpoint, adapter or dtype gives other K and V for the same ids.
+        identity = handle, None, options.activations
+        stepper = Stepper(
+            flights,
+            kv,
+            Grouping(entries, kv.fixed_rows, options.prefill_rows),
+            None if options.window is None else Guesser(options.window - 1),
+            {name: width(handle.config) for name, width in handle.family.inputs.items()},
+            options.ahead,
+        )
+        return cls(
+            plan.kv,
+            steps,
+            kv,
+            entries,
+            Preparation(steps, kv, entries, flights),
+            Requests(handle, steps.capacity),
+            OpenSequences(kv, steps.capacity, handle.config.vocabulary, identity),
+            stepper,
+        )
+
+
+def _layout(plan: KvPlan, cache: bool | None) -> KvLayout:
+    if plan.blocks is None:
+        return ContiguousKv(plan.rows, plan.capacity, cache is True)
+    return PagedKv(plan.rows, plan.capacity, plan.blocks, cache is not False)
