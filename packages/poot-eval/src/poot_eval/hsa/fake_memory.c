@@ -42,6 +42,22 @@ bool in_arena(uint64_t address) {
   return arena && address >= (uint64_t)arena && address < (uint64_t)arena + ARENA_BYTES;
 }
 
+// What the GPU sees, up to `room` allocations; how many there are.
+API long fake_visible(uint64_t *addresses, uint64_t *sizes, long room) {
+  long count = 0;
+  pthread_mutex_lock(&LOCK);
+  for (size_t k = 0; k < live_count; k++) {
+    if (!live[k].visible) continue;
+    if (count < room) {
+      addresses[count] = (uint64_t)live[k].address;
+      sizes[count] = live[k].nbytes;
+    }
+    count++;
+  }
+  pthread_mutex_unlock(&LOCK);
+  return count;
+}
+
 static void protect_device_memory(int access) {
   for (size_t k = 0; k < live_count; k++)
     if (live[k].pool == POOL_DEVICE) mprotect(live[k].address, pages(live[k].nbytes), access);

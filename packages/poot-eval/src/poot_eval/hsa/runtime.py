@@ -83,7 +83,7 @@ class FakeRuntime:
         """What executors raised, which dispatches report as HSA_STATUS_ERROR."""
         self._library = ctypes.CDLL(str(path))
         self._library.fake_error.restype = ctypes.c_char_p
-        self._library.fake_count.restype = ctypes.c_long
+        self._library.fake_count.restype = self._library.fake_visible.restype = ctypes.c_long
         # Never dropped: the packet processor may be in the middle of one.
         self._callbacks: list[object] = []
 
@@ -152,6 +152,14 @@ class FakeRuntime:
                 found.append((address.value, nbytes.value))
             place += 1
         return found
+
+    def visible(self) -> list[tuple[int, int]]:
+        """Address and bytes of all memory that the GPU sees."""
+        count = int(self._library.fake_visible(None, None, ctypes.c_long(0)))
+        # More may come while this is asked; an executor needs what its dispatch names, which is there already.
+        addresses, sizes = (ctypes.c_uint64 * count)(), (ctypes.c_uint64 * count)()
+        self._library.fake_visible(addresses, sizes, ctypes.c_long(count))
+        return list(zip(addresses, sizes, strict=True))
 
     @property
     def error(self) -> str:
