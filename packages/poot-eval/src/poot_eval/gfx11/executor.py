@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import numpy as np
 
@@ -13,28 +12,10 @@ from poot_eval.gfx11.launch import Dispatch
 from poot_eval.gfx11.memory import AddressSpace, Region
 from poot_eval.gfx11.program import Program
 from poot_eval.gfx11.run import Order, run_dispatch
+from poot_eval.hsa.runtime import EXCEPTION, SUCCESS, Launch
 
-SUCCESS, EXCEPTION, APERTURE_VIOLATION = 0, 0x1016, 41
-"""Statuses of a queue: all is well, a wave trapped, an address was outside what the GPU sees."""
-
-
-class Launch(Protocol):
-    """What the runtime says of a dispatch. Addresses are of this process; segments in bytes."""
-
-    @property
-    def entry(self) -> str: ...
-    @property
-    def groups(self) -> tuple[int, int, int]: ...
-    @property
-    def group_size(self) -> tuple[int, int, int]: ...
-    @property
-    def group_segment(self) -> int: ...
-    @property
-    def kernel_object(self) -> int: ...
-    @property
-    def kernarg(self) -> int: ...
-    @property
-    def code_object(self) -> bytes: ...
+APERTURE_VIOLATION = 41
+"""What a queue reports of an address outside what the GPU sees."""
 
 
 class MachineCode:
