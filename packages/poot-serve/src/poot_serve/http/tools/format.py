@@ -1,0 +1,105 @@
+"""How a model writes calls of tools: the marks that its chat template teaches it, and grammars that force a call."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from poot_llm.guided.spec import StructuredOutputs
+from poot_serve.http.requests.tools import FunctionDefinition
+
+MOST_CALLS = 16
+"""Calls of an answer that must call and may call several tools."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFormat:
+    """Calls begin with `begin` and end with `end`; "" where they end with the answer. Between them is one JSON object,
+    or with `listed` an array of them. `arguments` is the key of a call's arguments.
+
+    `taught` is whether the template itself tells the model of tools; otherwise the prompt has to.
+    """
+
+    name: str
+    begin: str
+    end: str
+    listed: bool
+    arguments: str
+    taught: bool
+
+
+HERMES = ToolFormat("hermes", "<tool_call>", "</tool_call>", False, "arguments", True)
+MISTRAL = ToolFormat("mistral", "[TOOL_CALLS]", "", True, "arguments", True)
+LLAMA = ToolFormat("llama", "<|python_tag|>", "", False, "parameters", True)
+UNTAUGHT = ToolFormat("untaught", "<tool_call>", "</tool_call>", False, "arguments", False)
+"""For a template that knows no tools."""
+
+
+def format_of(template: str | None) -> ToolFormat:
+    """The format that a template's source shows."""
+    source = template or ""
+    if "tools" not in source:
+        return UNTAUGHT
+    if "[TOOL_CALLS]" in source:
+        return MISTRAL
+    if "<|python_tag|>" in source or ('"parameters":' in source and "<tool_call>" not in source):
+        return LLAMA
+    return HERMES
+
+
+def forcing(format: ToolFormat, functions: Sequence[FunctionDefinition], *, several: bool) -> StructuredOutputs:
+    """The structure of an answer that calls one of these functions, or with `several` up to `MOST_CALLS` times.
+
+    Raises RequestError for schemas that are none.
+    """
+    rules = call_rules(format, functions)
+    return StructuredOutputs(lark=f"start: {calls_expression(format, several=several)}\n{rules}")
+
+
+def forcing_or(format: ToolFormat, functions: Sequence[FunctionDefinition], schema: str) -> StructuredOutputs:
+    """The structure of an answer that is JSON by a schema, or calls functions."""
+    rules = call_rules(format, functions)
+    return StructuredOutputs(
+        lark=f"start: answer | {calls_expression(format, several=True)}\nanswer: %json {schema}\n{rules}"
+    )
+
+
+def calls_expression(format: ToolFormat, *, several: bool) -> str:
+    """One call, or several, as a Lark expression over the rule `call`."""
+    begin, end = _text(format.begin), _text(format.end)
+
+    def row(one: str, between: str) -> str:
+        return f"{one} ({between} {one}){{0,{MOST_CALLS - 1}}}" if several else one
+
+    if format.listed:
+        return f'{begin} "[" {row("call", '"," " "?')} "]"'
+    if format.name == "llama":
+        return f"{begin}? {row('call', '";" " "?')}"
+    return row(f'{begin} "\\n" call "\\n" {end}', '"\\n"')
+
+
+def call_rules(format: ToolFormat, functions: Sequence[FunctionDefinition]) -> str:
+    """The rule `call` and what it needs: a JSON object for each function."""
+    names = [f"call_{index}" for index in range(len(functions))]
+    lines = [f"call: {' | '.join(names)}"]
+    for name, function in zip(names, functions, strict=True):
+        schema = {
+            "type": "object",
+            "properties": {"name": {"const": function.name}, format.arguments: _arguments(function)},
+            "required": ["name", format.arguments],
+            "additionalProperties": False,
+        }
+        lines.append(f"{name}: %json {json.dumps(schema)}")
+    return "\n".join(lines) + "\n"
+
+
+def _arguments(function: FunctionDefinition) -> dict[str, object]:
+    schema = function.parameters
+    if not schema:
+        return {"type": "object", "properties": {}, "additionalProperties": False}
+    return {"type": "object"} | schema
+
+
+def _text(text: str) -> str:
+    return json.dumps(text) if text else '""'
