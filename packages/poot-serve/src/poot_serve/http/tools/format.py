@@ -73,9 +73,11 @@ def calls_expression(format: ToolFormat, *, several: bool) -> str:
         return f"{one} ({between} {one}){{0,{MOST_CALLS - 1}}}" if several else one
 
     if format.listed:
-        return f'{begin} "[" {row("call", '"," " "?')} "]"'
+        calls = row("call", '"," " "?')
+        return f'{begin} "[" {calls} "]"'
     if format.name == "llama":
-        return f"{begin}? {row('call', '";" " "?')}"
+        calls = row("call", '";" " "?')
+        return f"{begin}? {calls}"
     return row(f'{begin} "\\n" call "\\n" {end}', '"\\n"')
 
 
