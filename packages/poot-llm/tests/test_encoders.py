@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import importlib.util
 from collections.abc import Iterator
-from math import erf, sqrt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
-from safetensors.numpy import save_file
 
 from poot_eval.conformance.opening import open_or_skip
 from poot_executor.dtype import F16
@@ -22,152 +19,10 @@ from poot_llm.driver import Driver, Encoded, NonFiniteEmbedding
 from poot_llm.encoders import Encoder, EncoderOptions, Pool, Pooling, TextReader, open_encoder
 from poot_llm.registry import Models
 
-WORDS = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "the",
-    "cat",
-    "sat",
-    "on",
-    "mat",
-    "##s",
-    "un",
-    "##like",
-    "##ly",
-    ",",
-    "dog",
-    "中",
-]
-WIDTH, LAYERS, HEADS, FFN, CONTEXT = 16, 2, 2, 24, 20
-Weights = dict[str, NDArray[np.float32]]
-F64 = NDArray[np.float64]
-
-
-def config(**changes: Any) -> dict[str, Any]:
-    fields = {
-        "model_type": "bert", "architectures": ["BertModel"], "hidden_act": "gelu", "hidden_size": WIDTH,
-        "intermediate_size": FFN, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
-        "max_position_embeddings": CONTEXT, "vocab_size": len(WORDS), "type_vocab_size": 2, "layer_norm_eps": 1e-6,
-        "pad_token_id": 0, "position_embedding_type": "absolute",
-    }  # fmt: skip
-    return {**fields, **changes}
-
-
-def weights_of(rng: np.random.Generator, labels: int | None) -> Weights:
-    prefix = "" if labels is None else "bert."
-
-    def normal(*shape: int) -> NDArray[np.float32]:
-        return rng.normal(0, 0.3, shape).astype(np.float32)
-
-    found: Weights = {}
-
-    def linear(name: str, rows: int, columns: int) -> None:
-        found[f"{name}.weight"], found[f"{name}.bias"] = normal(rows, columns), normal(rows)
-
-    def norm(name: str) -> None:
-        found[f"{name}.weight"], found[f"{name}.bias"] = 1 + normal(WIDTH), normal(WIDTH)
-
-    for name, count in (("word", len(WORDS)), ("position", CONTEXT), ("token_type", 2)):
-        found[f"{prefix}embeddings.{name}_embeddings.weight"] = normal(count, WIDTH)
-    norm(f"{prefix}embeddings.LayerNorm")
-    for layer in range(LAYERS):
-        within = f"{prefix}encoder.layer.{layer}"
-        for role in ("query", "key", "value"):
-            linear(f"{within}.attention.self.{role}", WIDTH, WIDTH)
-        linear(f"{within}.attention.output.dense", WIDTH, WIDTH)
-        norm(f"{within}.attention.output.LayerNorm")
-        linear(f"{within}.intermediate.dense", FFN, WIDTH)
-        linear(f"{within}.output.dense", WIDTH, FFN)
-        norm(f"{within}.output.LayerNorm")
-    linear(f"{prefix}pooler.dense", WIDTH, WIDTH)
-    if labels is not None:
-        linear("classifier", labels, WIDTH)
-    return found
-
-
-def write(folder: Path, weights: Weights, fields: dict[str, Any], **files: Any) -> Path:
-    """A checkpoint directory; `files` are further ones, "__" for "/" in their names."""
-    controls = [{"id": i, "content": WORDS[i], "special": True, "single_word": False, "lstrip": False,
-                 "rstrip": False, "normalized": False} for i in range(4)]  # fmt: skip
-    special = {name: {"id": name, "ids": [WORDS.index(name)], "tokens": [name]} for name in ("[CLS]", "[SEP]")}
-    single = [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}},
-              {"SpecialToken": {"id": "[SEP]", "type_id": 0}}]  # fmt: skip
-    tokenizer = {
-        "version": "1.0", "added_tokens": controls,
-        "normalizer": {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True,
-                       "strip_accents": None, "lowercase": True},
-        "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "post_processor": {"type": "TemplateProcessing", "single": single, "pair": single, "special_tokens": special},
-        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
-        "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
-                  "max_input_chars_per_word": 100, "vocab": {word: i for i, word in enumerate(WORDS)}},
-    }  # fmt: skip
-    save_file(weights, folder / "model.safetensors")
-    for name, tree in {"config": fields, "tokenizer": tokenizer, **files}.items():
-        path = folder / f"{name.replace('__', '/')}.json"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(tree), "utf-8")
-    return folder
-
-
-def sentence_files(mode: str, *, normalized: bool, limit: int = 12) -> dict[str, Any]:
-    kinds = ["Transformer", "Pooling", *(["Normalize"] if normalized else [])]
-    paths = ["", "1_Pooling", "2_Normalize"]
-    modules = [{"idx": i, "name": str(i), "path": paths[i], "type": f"sentence_transformers.models.{kind}"}
-               for i, kind in enumerate(kinds)]  # fmt: skip
-    modes = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "lasttoken")
-    pooling = {"word_embedding_dimension": WIDTH, **{f"pooling_mode_{m}": m == mode for m in modes}}
-    return {"modules": modules, "1_Pooling__config": pooling, "sentence_bert_config": {"max_seq_length": limit}}
-
-
-# A BERT in numpy, one text at a time
-
-
-def by_hand(weights: Weights, ids: tuple[int, ...], second: int, prefix: str = "") -> F64:
-    """Hidden states f64[tokens, width] of one text."""
-
-    def w(name: str) -> F64:
-        return weights[prefix + name].astype(np.float64)
-
-    def linear(name: str, x: F64) -> F64:
-        return x @ w(f"{name}.weight").T + w(f"{name}.bias")
-
-    def norm(name: str, x: F64) -> F64:
-        centred = x - x.mean(1, keepdims=True)
-        spread = np.sqrt((centred**2).mean(1, keepdims=True) + 1e-6)
-        return centred / spread * w(f"{name}.weight") + w(f"{name}.bias")
-
-    kinds = [int(place >= second) for place in range(len(ids))]
-    x = w("embeddings.word_embeddings.weight")[list(ids)] + w("embeddings.position_embeddings.weight")[: len(ids)]
-    x = norm("embeddings.LayerNorm", x + w("embeddings.token_type_embeddings.weight")[kinds])
-    each = WIDTH // HEADS
-    for layer in range(LAYERS):
-        within = f"encoder.layer.{layer}"
-        q, k, v = (linear(f"{within}.attention.self.{role}", x) for role in ("query", "key", "value"))
-        heads = []
-        for head in range(HEADS):
-            columns = slice(head * each, (head + 1) * each)
-            scores = q[:, columns] @ k[:, columns].T / sqrt(each)
-            powers = np.exp(scores - scores.max(1, keepdims=True))
-            heads.append(powers / powers.sum(1, keepdims=True) @ v[:, columns])
-        mixed = linear(f"{within}.attention.output.dense", np.concatenate(heads, 1))
-        x = norm(f"{within}.attention.output.LayerNorm", x + mixed)
-        inner = linear(f"{within}.intermediate.dense", x)
-        inner = inner * 0.5 * (1 + np.vectorize(erf)(inner / sqrt(2)))
-        x = norm(f"{within}.output.LayerNorm", x + linear(f"{within}.output.dense", inner))
-    return x
-
-
-def pooled_by_hand(hidden: F64, mode: str, normalized: bool) -> F64:
-    count = len(hidden)
-    text = {
-        "cls_token": hidden[0], "mean_tokens": hidden.mean(0), "max_tokens": hidden.max(0),
-        "mean_sqrt_len_tokens": hidden.sum(0) / sqrt(count), "lasttoken": hidden[-1],
-    }[mode]  # fmt: skip
-    return text / np.linalg.norm(text) if normalized else text
-
+_SPEC = importlib.util.spec_from_file_location("tiny_bert", Path(__file__).parent / "fixtures" / "tiny_bert.py")
+assert _SPEC is not None and _SPEC.loader is not None
+bert = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(bert)
 
 TEXTS = ["the cat sat on the mat", "Unlikely, dogs!", "", "中 cats", "the the the the the the the", "cat"]
 
@@ -185,30 +40,34 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 def test_embeddings_are_what_numpy_gives(tmp_path: Path, engine: Engine, rng: np.random.Generator, mode: str) -> None:
     """Texts of several lengths in shared passes, pooled as the files say."""
     normalized = mode != "max_tokens"
-    weights = weights_of(rng, None)
-    handle = open_encoder(write(tmp_path, weights, config(), **sentence_files(mode, normalized=normalized)))
+    weights = bert.weights_of(rng, None)
+    handle = open_encoder(
+        bert.write(tmp_path, weights, bert.config(), **bert.sentence_files(mode, normalized=normalized))
+    )
     assert (handle.limit, handle.scores_pairs) == (12, False)
     with Encoder(handle, engine, EncoderOptions(rows=4)) as encoder:
         got = encoder.embed(TEXTS)
         items = [encoder.tokenize(text) for text in TEXTS]
-        expected = [pooled_by_hand(by_hand(weights, item.ids, item.second), mode, normalized) for item in items]
+        expected = [
+            bert.pooled_by_hand(bert.by_hand(weights, item.ids, item.second), mode, normalized) for item in items
+        ]
         np.testing.assert_allclose(got, expected, atol=3e-5)
         alone = np.concatenate([encoder.embed([text]) for text in TEXTS])
         np.testing.assert_allclose(alone, got, atol=1e-5)
-        assert encoder.embed([]).shape == (0, WIDTH)
+        assert encoder.embed([]).shape == (0, bert.WIDTH)
 
 
 def test_pairs_are_scored_raw(tmp_path: Path, engine: Engine, rng: np.random.Generator) -> None:
-    weights = weights_of(rng, 1)
-    fields = config(architectures=["BertForSequenceClassification"], id2label={"0": "LABEL_0"})
-    handle = open_encoder(write(tmp_path, weights, fields))
+    weights = bert.weights_of(rng, 1)
+    fields = bert.config(architectures=["BertForSequenceClassification"], id2label={"0": "LABEL_0"})
+    handle = open_encoder(bert.write(tmp_path, weights, fields))
     documents = ["the mat", "dogs", "unlikely, the cat sat", ""]
     with Encoder(handle, engine) as encoder:
         expected = []
         for document in documents:
             item = encoder.tokenize("the cat", document)
             assert item.ids[:4] == (2, 4, 5, 3) and item.second == 4 and item.ids[-1] == 3
-            first = by_hand(weights, item.ids, item.second, "bert.")[0]
+            first = bert.by_hand(weights, item.ids, item.second, "bert.")[0]
             pooler, bias = weights["bert.pooler.dense.weight"], weights["bert.pooler.dense.bias"]
             expected.append(
                 np.tanh(first @ pooler.T + bias) @ weights["classifier.weight"][0] + weights["classifier.bias"][0]
@@ -223,16 +82,18 @@ def test_pairs_are_scored_raw(tmp_path: Path, engine: Engine, rng: np.random.Gen
 
 def test_an_encoder_opens_as_every_model_and_generates_nothing(tmp_path: Path, rng: np.random.Generator) -> None:
     """One driver, whatever the model: what it does not do is refused by name."""
-    weights = weights_of(rng, None)
-    handle = Models().open(write(tmp_path, weights, config(), **sentence_files("mean_tokens", normalized=True)))
+    weights = bert.weights_of(rng, None)
+    handle = Models().open(
+        bert.write(tmp_path, weights, bert.config(), **bert.sentence_files("mean_tokens", normalized=True))
+    )
     assert (handle.family.name, handle.generates, handle.limit) == ("bert", False, 12)
     with open_or_skip("reference") as device, Engine(device) as engine, Driver(handle, engine) as driver:
         item = TextReader(handle, driver.encode_limit).read("the cat sat")
         with pytest.raises(BindError, match="no pass over 5 tokens is prepared"):
             driver.encode([item])
         driver.prepare_encode([5])
-        hidden = by_hand(weights, item.ids, item.second)
-        exact = pooled_by_hand(hidden, "mean_tokens", True)
+        hidden = bert.by_hand(weights, item.ids, item.second)
+        exact = bert.pooled_by_hand(hidden, "mean_tokens", True)
         np.testing.assert_allclose(driver.encode([item])[0], exact, atol=3e-5)
         driver.prepare_encode([5], Pooling(Pool.TOKENS))
         np.testing.assert_allclose(driver.hidden_states([item])[0], hidden, atol=3e-5)
@@ -242,21 +103,25 @@ def test_an_encoder_opens_as_every_model_and_generates_nothing(tmp_path: Path, r
 
 
 def test_half_precision_stays_near(tmp_path: Path, engine: Engine, rng: np.random.Generator) -> None:
-    weights = weights_of(rng, None)
+    weights = bert.weights_of(rng, None)
     halves = {name: value.astype(np.float16) for name, value in weights.items()}
-    handle = open_encoder(write(tmp_path, halves, config(), **sentence_files("mean_tokens", normalized=True)))
+    handle = open_encoder(
+        bert.write(tmp_path, halves, bert.config(), **bert.sentence_files("mean_tokens", normalized=True))
+    )
     with Encoder(handle, engine, EncoderOptions(activations=F16)) as encoder:
         got = encoder.embed(TEXTS)
         for text, row in zip(TEXTS, got, strict=True):
             item = encoder.tokenize(text)
-            exact = pooled_by_hand(by_hand(weights, item.ids, item.second), "mean_tokens", True)
+            exact = bert.pooled_by_hand(bert.by_hand(weights, item.ids, item.second), "mean_tokens", True)
             assert row @ exact >= 0.9995
 
 
 def test_what_is_prepared_is_not_compiled_again(tmp_path: Path, rng: np.random.Generator) -> None:
     device = open_or_skip("reference")
     handle = open_encoder(
-        write(tmp_path, weights_of(rng, None), config(), **sentence_files("cls_token", normalized=False))
+        bert.write(
+            tmp_path, bert.weights_of(rng, None), bert.config(), **bert.sentence_files("cls_token", normalized=False)
+        )
     )
     with Engine(device) as engine, Encoder(handle, engine, EncoderOptions(rows=2)) as encoder:
         assert encoder.shapes == (TextShape(1, 12), TextShape(2, 12))
@@ -274,9 +139,11 @@ def test_what_is_prepared_is_not_compiled_again(tmp_path: Path, rng: np.random.G
 
 
 def test_texts_that_do_not_fit_are_refused(tmp_path: Path, rng: np.random.Generator) -> None:
-    weights = weights_of(rng, None)
+    weights = bert.weights_of(rng, None)
     weights["encoder.layer.1.output.dense.bias"][3] = np.nan
-    handle = open_encoder(write(tmp_path, weights, config(), **sentence_files("mean_tokens", normalized=True, limit=6)))
+    handle = open_encoder(
+        bert.write(tmp_path, weights, bert.config(), **bert.sentence_files("mean_tokens", normalized=True, limit=6))
+    )
     device = open_or_skip("reference")
     long = "the cat sat on the mat"
     with Engine(device) as engine, Encoder(handle, engine) as encoder:
@@ -337,13 +204,13 @@ def test_checkpoints_that_are_not_supported_are_refused_by_name(
     error: type[Exception],
     message: str,
 ) -> None:
-    with_files = {**sentence_files("mean_tokens", normalized=True), **files}
-    folder = write(tmp_path, weights_of(rng, None), config(**changes), **with_files)
+    with_files = {**bert.sentence_files("mean_tokens", normalized=True), **files}
+    folder = bert.write(tmp_path, bert.weights_of(rng, None), bert.config(**changes), **with_files)
     with pytest.raises(error, match=message):
         open_encoder(folder)
 
 
 def test_no_files_of_sentence_embeddings_mean_the_plain_mean(tmp_path: Path, rng: np.random.Generator) -> None:
-    handle = open_encoder(write(tmp_path, weights_of(rng, None), config()))
-    assert (handle.pooling.pool.value, handle.pooling.normalized, handle.limit) == ("mean_tokens", False, CONTEXT)
+    handle = open_encoder(bert.write(tmp_path, bert.weights_of(rng, None), bert.config()))
+    assert (handle.pooling.pool.value, handle.pooling.normalized, handle.limit) == ("mean_tokens", False, bert.CONTEXT)
     assert handle.tokenizer.decode((2, 10, 11, 12, 13, 5, 9, 3)) == "unlikely , cats"

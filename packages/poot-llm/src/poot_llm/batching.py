@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Thread
+from typing import Any, TypeVar
 
 from poot_executor.errors import BindError, PootError, RequestError
 from poot_llm.driver import Delivery, Driver, Request, Scheduler
 from poot_llm.sampling import SamplingParams
 
+Result = TypeVar("Result")
 Deliver = Callable[[Delivery | PootError], None]
 """Takes what a request gets, in the worker's thread: deliveries, or the error that ended everything."""
 
@@ -30,15 +34,24 @@ class _Cancel:
     ticket: Ticket
 
 
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """Something to be done with the driver, and where its outcome goes."""
+
+    run: Callable[[Driver], Any]
+    outcome: Future[Any]
+
+
 class BatchWorker:
     """Opens a driver in a thread of its own, which alone calls it, and runs what is handed in through a scheduler."""
 
     def __init__(self, opening: Callable[[], AbstractContextManager[Driver]]) -> None:
         """Waits until the driver is open. Raises what opening it raises."""
-        self._inbox: SimpleQueue[Ticket | _Cancel | None] = SimpleQueue()
+        self._inbox: SimpleQueue[Ticket | _Cancel | _Call | None] = SimpleQueue()
         self._opened: SimpleQueue[Driver | BaseException] = SimpleQueue()
         self._failure: PootError | None = None
         self._live: dict[Request, Ticket] = {}
+        self._calls: deque[_Call] = deque()
         self._thread = Thread(target=self._run, args=(opening,), name="poot-driver", daemon=True)
         self._thread.start()
         outcome = self._opened.get()
@@ -50,10 +63,7 @@ class BatchWorker:
 
     def submit(self, prompt_ids: tuple[int, ...], params: SamplingParams, deliver: Deliver) -> Ticket:
         """Hand in a request; its prompt and parameters were checked. Raises what ended the worker, if anything did."""
-        if self._failure is not None:
-            raise self._failure
-        if not self._thread.is_alive():
-            raise BindError("the model is closed")
+        self._require()
         ticket = Ticket(prompt_ids, params, deliver)
         self._inbox.put(ticket)
         return ticket
@@ -61,6 +71,21 @@ class BatchWorker:
     def cancel(self, ticket: Ticket) -> None:
         """Give a request up, in whatever state it is: its room is free with the next step. Idempotent."""
         self._inbox.put(_Cancel(ticket))
+
+    def call(self, run: Callable[[Driver], Result]) -> Future[Result]:
+        """Do something with the driver in its thread, between two steps, one call between two; what it raises is the
+        future's. Cancelling the future gives up one that was not begun. Raises what ended the worker, if anything did.
+        """
+        self._require()
+        outcome: Future[Result] = Future()
+        self._inbox.put(_Call(run, outcome))
+        return outcome
+
+    def _require(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if not self._thread.is_alive():
+            raise BindError("the model is closed")
 
     def close(self) -> None:
         """Give up what is running, close the driver, wait for the thread; idempotent."""
@@ -87,18 +112,33 @@ class BatchWorker:
 
     def _serve(self, scheduler: Scheduler) -> None:
         while self._take(scheduler):
+            self._answer_one(scheduler.driver)
             for delivery in scheduler.step():
                 ticket = self._live[delivery.request]
                 if delivery.finish_reason is not None:
                     del self._live[delivery.request]
                 ticket.deliver(delivery)
 
+    def _answer_one(self, driver: Driver) -> None:
+        """Do what was called for longest."""
+        if not self._calls:
+            return
+        call = self._calls.popleft()
+        if not call.outcome.set_running_or_notify_cancel():
+            return
+        try:
+            result = call.run(driver)
+        except Exception as error:  # noqa: BLE001 - raised again, in the thread that asked
+            call.outcome.set_exception(error)
+        else:
+            call.outcome.set_result(result)
+
     def _take(self, scheduler: Scheduler) -> bool:
         """Read the inbox, waiting where there is nothing else to do; False at the end."""
         arrived: list[Ticket] = []
         while True:
             try:
-                item = self._inbox.get(block=not (scheduler.busy or arrived))
+                item = self._inbox.get(block=not (scheduler.busy or arrived or self._calls))
             except Empty:
                 break
             match item:
@@ -106,6 +146,8 @@ class BatchWorker:
                     return False
                 case Ticket():
                     arrived.append(item)
+                case _Call():
+                    self._calls.append(item)
                 case _Cancel(ticket):
                     if ticket in arrived:
                         arrived.remove(ticket)
@@ -139,5 +181,11 @@ class BatchWorker:
                 break
             if isinstance(item, Ticket):
                 waiting.append(item)
+            elif isinstance(item, _Call):
+                self._calls.append(item)
+        while self._calls:
+            outcome = self._calls.popleft().outcome
+            if outcome.set_running_or_notify_cancel():
+                outcome.set_exception(self._failure)
         for ticket in waiting:
             ticket.deliver(self._failure)

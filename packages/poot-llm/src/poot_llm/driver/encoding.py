@@ -43,7 +43,11 @@ class Encoded:
 
 
 class NonFiniteEmbedding(PootError):
-    """A text's embedding or score holds NaN or infinity: the others are not returned either."""
+    """The embedding or score of the text at `index` holds NaN or infinity: the others are not returned either."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(f"what the model gives for input {index} holds NaN or infinity")
+        self.index = index
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +117,13 @@ class Encoding:
         pooling = self._pooling(pooling)
         if pooling is not None and pooling.pool is Pool.TOKENS:
             raise RequestError("pooling is tokens: hidden_states gives a row a token")
-        columns = self._handle.config.width if pooling is not None else self._handle.labels
-        assert columns is not None
-        result = np.empty((len(items), columns), np.float32)
+        columns = self._handle.labels if pooling is None else None
+        result = np.empty((len(items), columns or self._handle.config.width), np.float32)
         for places, rows in self._run(items, pooling):
             result[places] = rows[: len(places)]
         wrong = np.flatnonzero(~np.isfinite(result).all(axis=1))
         if wrong.size:
-            raise NonFiniteEmbedding(f"what the model gives for input {wrong[0]} holds NaN or infinity")
+            raise NonFiniteEmbedding(int(wrong[0]))
         return result
 
     def hidden_states(self, items: Items[Encoded]) -> list[NDArray[np.float32]]:
@@ -138,6 +141,11 @@ class Encoding:
         return replace(self._handle.pooling if pooling is None else pooling, limit=None)
 
     # Checks
+
+    def check(self, items: Iterable[Encoded]) -> None:
+        """See `Driver.check_encode`."""
+        for place, item in enumerate(items):
+            self._check(place, item)
 
     def _check(self, place: int, item: Encoded) -> None:
         self._check_length(place, len(item.ids))
@@ -160,8 +168,7 @@ class Encoding:
         """The outputs of the passes that hold all items, with the places of these; one pass is under way while the one
         before is read.
         """
-        for place, item in enumerate(items):
-            self._check(place, item)
+        self.check(items)
         prepared = [key.shape for key in self._entries if key.pooling == pooling]
         passes = _passes([len(item.ids) for item in items], prepared)
         self._flights.drain()

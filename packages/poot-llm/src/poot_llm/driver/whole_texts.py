@@ -43,6 +43,11 @@ class WholeTexts(ABC):
         self._require_open()
         self._encoding.prepare(lengths, pooling)
 
+    def check_encode(self, items: Iterable[Encoded]) -> None:
+        """Raises the RequestError that `encode` would raise."""
+        self._require_open()
+        self._encoding.check(items)
+
     def encode(self, items: Items[Encoded], pooling: Pooling | None = None) -> NDArray[np.float32]:
         """f32[items, width]: each text's embedding, pooled as the checkpoint says, or as `pooling` does. Of a
         cross-encoder without `pooling` f32[items, labels], the raw scores. Texts of like length share a pass; which

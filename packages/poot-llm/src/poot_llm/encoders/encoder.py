@@ -15,7 +15,7 @@ from poot_executor.errors import SettingsError
 from poot_executor.executor import Executor
 from poot_llm.blocks.text_pass import TextShape
 from poot_llm.driver import Driver, DriverOptions, Encoded, NonFiniteEmbedding
-from poot_llm.encoders.ranking import embeddings, ranked, scores
+from poot_llm.encoders.ranking import Reading, ranked
 from poot_llm.encoders.reading import TextReader
 from poot_llm.models.pooling import Pooling
 from poot_llm.registry import ModelHandle
@@ -71,12 +71,20 @@ class TextEncoder:
         return self.reader.read(text, second)
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """f32[texts, width], pooled and normalized as the checkpoint says. Raises as `ranking.embeddings` does."""
-        return embeddings(self.reader, self.encode, texts)
+        """f32[texts, width], pooled and normalized as the checkpoint says.
+
+        Raises RequestError for a text that is too long, and Unsupported for a cross-encoder.
+        """
+        if self._pooling is None:
+            self.reader.require_embeddings()
+        return self.encode(self.reader.texts(texts))
 
     def score(self, query: str, documents: Sequence[str]) -> NDArray[np.float32]:
-        """f32[documents]: raw scores of the pairs, or cosines of embeddings. Raises as `ranking.scores` does."""
-        return scores(self.reader, self.encode, query, documents)
+        """f32[documents]: a cross-encoder's raw scores of the pairs, or cosines of embeddings. Raises as `Reading.of`
+        does.
+        """
+        reading = Reading.of(self.reader, query, documents)
+        return reading.scores(self.encode(reading.items))
 
     def rerank(self, query: str, documents: Sequence[str], top: int | None = None) -> list[tuple[int, float]]:
         """The `top` best documents, by default all, as (index, score), best first; ties stay in their order."""

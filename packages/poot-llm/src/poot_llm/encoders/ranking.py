@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,36 +12,33 @@ from poot_executor.errors import RequestError, Unsupported
 from poot_llm.driver import Encoded
 from poot_llm.encoders.reading import TextReader
 
-Encode = Callable[[Sequence[Encoded]], NDArray[np.float32]]
-"""What a model gives of texts, as `Driver.encode` does."""
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a model must encode to score documents: the `pairs` of a cross-encoder, or the query and each document."""
 
-def embeddings(reader: TextReader, encode: Encode, texts: Sequence[str]) -> NDArray[np.float32]:
-    """f32[texts, width], pooled and normalized as the checkpoint says.
+    items: tuple[Encoded, ...]
+    pairs: bool
 
-    Raises RequestError for a text that is too long, and Unsupported for a cross-encoder.
-    """
-    if reader.handle.scores_pairs:
-        raise Unsupported(f"embeddings of {reader.handle.name}", "it is a cross-encoder: it scores pairs of texts")
-    return encode(reader.texts(texts))
+    @classmethod
+    def of(cls, reader: TextReader, query: str, documents: Sequence[str]) -> Reading:
+        """Raises RequestError for texts that are too long, and Unsupported for a classifier of several labels."""
+        handle = reader.handle
+        if not isinstance(query, str):
+            raise RequestError(f"query is {query!r}: a text")
+        if not handle.scores_pairs:
+            return cls((*reader.texts([query], "query"), *reader.texts(documents, "documents")), pairs=False)
+        if handle.labels != 1:
+            raise Unsupported(f"scores of {handle.name}", f"it gives {handle.labels} labels and no score")
+        return cls(tuple(reader.pairs(query, documents)), pairs=True)
 
-
-def scores(reader: TextReader, encode: Encode, query: str, documents: Sequence[str]) -> NDArray[np.float32]:
-    """f32[documents]: a cross-encoder's raw score of each pair, or the cosine of two embeddings.
-
-    Raises RequestError for texts that are too long, and Unsupported for a classifier of several labels.
-    """
-    handle = reader.handle
-    if not isinstance(query, str):
-        raise RequestError(f"query is {query!r}: a text")
-    if not handle.scores_pairs:
-        read = [*reader.texts([query], "query"), *reader.texts(documents, "documents")]
-        rows = encode(read).astype(np.float64)
-        rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-        return (rows[1:] @ rows[0]).astype(np.float32)
-    if handle.labels != 1:
-        raise Unsupported(f"scores of {handle.name}", f"it gives {handle.labels} labels and no score")
-    return encode(reader.pairs(query, documents))[:, 0]
+    def scores(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        """f32[documents] of what the model gave for the items: a cross-encoder's raw scores, or cosines."""
+        if self.pairs:
+            return rows[:, 0]
+        exact = rows.astype(np.float64)
+        exact /= np.maximum(np.linalg.norm(exact, axis=1, keepdims=True), 1e-12)
+        return (exact[1:] @ exact[0]).astype(np.float32)
 
 
 def ranked(found: NDArray[np.float32], top: int | None) -> list[tuple[int, float]]:

@@ -33,6 +33,11 @@ class TextReader:
         around = len(tokenizer.complete(()))
         return Encoded.single(tokenizer.complete(self._cut(ids, [], around)[0]))
 
+    def require_embeddings(self) -> None:
+        """Raises Unsupported for a cross-encoder."""
+        if self.handle.scores_pairs:
+            raise Unsupported(f"embeddings of {self.handle.name}", "it is a cross-encoder: it scores pairs of texts")
+
     def texts(self, texts: object, name: str = "input") -> list[Encoded]:
         """Several texts. Raises RequestError for what is no list of texts, and as `read` does, with the place."""
         return [self._placed(name, place, text) for place, text in enumerate(listed(name, texts))]
