@@ -109,6 +109,15 @@ def test_another_distribution_adds_a_command(poot_process, install):
     assert "do a new thing" in poot_process("grow", "--help", sites=(site,)).out.lower()
 
 
+def test_a_command_of_two_words_adds_to_one_of_poots_own(poot_process, install):
+    site = install("poot-plug", "[poot.commands]\npull-away = plug\n", PLUG_IN)
+    assert "  pull away" in poot_process("--help", sites=(site,)).out
+    for words in (("pull", "away", "now"), ("pull-away", "now")):
+        done = poot_process(*words, sites=(site,))
+        assert (done.status, done.out) == (7, "done now\n")
+    assert "'away'" in poot_process("pull", "away").refusal
+
+
 def test_a_command_is_not_replaced(poot_process, install):
     site = install("poot-plug", "[poot.commands]\ndevices = plug\n", PLUG_IN)
     refusal = poot_process("devices", sites=(site,)).refusal

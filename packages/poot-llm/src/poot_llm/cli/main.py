@@ -37,7 +37,9 @@ COMMANDS = MappingProxyType(
         "bench": "measure prefill and decode in tokens a second",
     }
 )
-"""Poot's own commands, each a module of this package. Others come from the entry-point group `poot.commands`."""
+"""Poot's own commands, each a module of this package. Others come from the entry-point group `poot.commands`; one of
+them named `bench-serve` is `poot bench serve` too.
+"""
 
 
 class Command(Protocol):
@@ -75,6 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: list[str]) -> int:
+    argv = _joined(argv)
     name = next((word for word in argv if not word.startswith("-")), None)
     parser = Parser(prog="poot", description="Language models on any GPU, without PyTorch.")
     parser.add_argument("--version", action="store_true", help="print poot's version")
@@ -99,6 +102,18 @@ def _run(argv: list[str]) -> int:
     status = command.run(arguments)
     sys.stdout.flush()
     return status
+
+
+def _joined(argv: list[str]) -> list[str]:
+    """`bench serve` as `bench-serve`, where a distribution has a command of that name: it adds to one of poot's own."""
+    place = next((place for place, word in enumerate(argv) if not word.startswith("-")), len(argv))
+    words = argv[place : place + 2]
+    if len(words) < 2 or words[0] not in COMMANDS:
+        return argv
+    from importlib.metadata import entry_points
+
+    both = "-".join(words)
+    return [*argv[:place], both, *argv[place + 2 :]] if entry_points(group="poot.commands", name=both) else argv
 
 
 def _load(name: str) -> Command:
@@ -139,7 +154,8 @@ def _add_help(parser: Parser) -> None:
     for name, summary in COMMANDS.items():
         commands.add_parser(name, help=summary)
     for name, distribution in _foreign_names().items():
-        commands.add_parser(name, help=f"from {distribution}")
+        first, hyphen, rest = name.partition("-")
+        commands.add_parser(f"{first} {rest}" if hyphen and first in COMMANDS else name, help=f"from {distribution}")
 
 
 def _foreign_names() -> dict[str, str]:

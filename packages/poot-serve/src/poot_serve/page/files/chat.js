@@ -5,6 +5,7 @@ import { Speech } from "./speech.js";
 import { AnswerTurn, UserTurn, clear } from "./turns.js";
 
 const POLL_MILLISECONDS = 3000;
+const SETTLED_MILLISECONDS = 500; // after the first piece, until a rate says something
 
 const form = document.getElementById("composer");
 const message = document.getElementById("message");
@@ -105,6 +106,7 @@ class Clock {
   }
 
   meanwhile() {
+    if (this.#last - this.#first < SETTLED_MILLISECONDS) return "";
     const rate = this.#rate(this.#pieces);
     return rate ? `about ${rate} tokens/s` : "";
   }
