@@ -104,6 +104,7 @@ BERT = Family(
     model_types=("bert",),
     architectures=(),
     from_json=config_from_json,
+    from_gguf=None,
     expected=_expected,
     hidden=_hidden,
     scores=_scores,

@@ -67,8 +67,8 @@ class Family:
     model_types: tuple[str, ...]
     architectures: tuple[str, ...]
     from_json: Callable[[Mapping[str, Any], str], Any]
+    from_gguf: Callable[[Mapping[str, Any], Collection[str], str], Any] | None
     expected: Callable[[Any], Iterable[Expected]]
-    from_gguf: Callable[[Mapping[str, Any], Collection[str], str], Any] | None = None
     trace: Callable[[Step, Any, Weights], Traced] | None = None
     hidden: Callable[[TextPass, Any, Weights], Traced] | None = None
     scores: Callable[[TextPass, Any, Weights, Traced], Traced] | None = None
