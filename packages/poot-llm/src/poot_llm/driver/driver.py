@@ -91,6 +91,11 @@ class Driver(WholeTexts):
         return self._decoding.plan.rows
 
     @property
+    def few_programs(self) -> bool:
+        """Whether a program takes seconds to be made ready on the device, and memory of its own for weights."""
+        return self._executor.target_set[0].caps.few_programs
+
+    @property
     def prepare_seconds(self) -> float:
         """Wall time spent so far on compiling and adding entries."""
         return self._encoding.seconds + (0.0 if self._generating is None else self._generating.entries.seconds)

@@ -36,8 +36,9 @@ class StepSet:
         capacity: int | None = None,
         few: bool = False,
     ) -> StepSet:
-        """`capacity` takes the place of the options'. `few`: steps of 1 token and of a whole chunk alone, as programs
-        are dear. Raises SettingsError for a capacity above the model's context, with both numbers.
+        """`capacity` takes the place of the options'. `few`: steps of 1 token and of a whole chunk alone, and rows in
+        powers of 4, as programs are dear. Raises SettingsError for a capacity above the model's context, with both
+        numbers.
         """
         if capacity is None:
             capacity = wanted_capacity(options, context)
@@ -49,7 +50,7 @@ class StepSet:
         tokens = tuple(_powers(min(options.chunk, *spans)))
         if few:
             tokens = tuple(dict.fromkeys((tokens[0], tokens[-1])))
-        rows = tuple(sorted({*_powers(options.rows), options.rows}))
+        rows = tuple(sorted({*_powers(options.rows, 4 if few else 2), options.rows}))
         wide = rows if blocks is None else tuple(n for n in rows if n <= options.prefill_rows)
         window = options.window
         if window is not None and window > min(spans):
@@ -88,9 +89,9 @@ def wanted_capacity(options: DriverOptions, context: int) -> int:
     return capacity
 
 
-def _powers(most: int) -> Iterator[int]:
-    """1, 2, 4 ... up to `most`."""
+def _powers(most: int, base: int = 2) -> Iterator[int]:
+    """1, base, base^2 ... up to `most`."""
     power = 1
     while power <= most:
         yield power
-        power *= 2
+        power *= base

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from poot_executor.errors import RequestError
-from poot_llm.driver.inputs import checked_prompt
+from poot_llm.driver.requests import Requests
+from poot_llm.registry import ModelHandle
 from poot_llm.sampling import SamplingParams
 from poot_serve.engine.errors import ContextExceeded
 from poot_serve.engine.messages import EngineFacts
 
 
 def check_request(
-    prompt_ids: Sequence[int], params: SamplingParams, facts: EngineFacts, eos_ids: frozenset[int]
+    prompt_ids: Sequence[int], params: SamplingParams, facts: EngineFacts, handle: ModelHandle
 ) -> tuple[int, ...]:
     """The prompt's ids, where `Driver.check` would take them and the parameters.
 
@@ -22,13 +23,7 @@ def check_request(
         raise RequestError(f"model: {facts.model} encodes texts, it generates none")
     if len(prompt_ids) + 1 > facts.capacity:
         raise ContextExceeded(len(prompt_ids), facts.capacity)
-    ids = checked_prompt(prompt_ids, facts.capacity, facts.vocabulary)
-    params.check_vocabulary(facts.vocabulary)
-    if params.min_tokens and params.allowed_token_ids is not None:
-        ends = (frozenset() if params.ignore_eos else eos_ids) | frozenset(params.stop_token_ids)
-        if ends.issuperset(params.allowed_token_ids):
-            raise RequestError("allowed_token_ids: all of them end the answer, and min_tokens forbids that")
-    return ids
+    return Requests(handle, facts.capacity).check(prompt_ids, params, {})
 
 
 def check_texts(

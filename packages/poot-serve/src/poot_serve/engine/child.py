@@ -44,19 +44,9 @@ def main() -> int:
     inbox: SimpleQueue[Any] = SimpleQueue()
     Thread(target=_receive, args=(incoming, inbox), name="poot-inbox", daemon=True).start()
     try:
-        with open_serving(settings) as (served, facts):
+        with open_serving(settings) as (driver, facts):
             try:
-                if isinstance(served, Driver):
-                    loop = Loop(
-                        served,
-                        inbox,
-                        outbox.send,
-                        prefill_tokens=settings.prefill_tokens,
-                        prepared=settings.prepare_all,
-                    )
-                else:
-                    loop = EncodeLoop(served, inbox, outbox.send)
-                loop.run(Ready(facts))
+                _loop(driver, settings, inbox, outbox).run(Ready(facts))
             except BaseException as error:
                 # Said at once: to close a device that is lost may take its time, or never end.
                 _say(outbox, error, refused=False)
@@ -67,6 +57,19 @@ def main() -> int:
     finally:
         outbox.close(END_SECONDS)
     return 0
+
+
+def _loop(driver: Driver, settings: EngineSettings, inbox: SimpleQueue[Any], outbox: Outbox) -> Loop | EncodeLoop:
+    if not driver.handle.generates:
+        return EncodeLoop(driver, inbox, outbox.send)
+    return Loop(
+        driver,
+        inbox,
+        outbox.send,
+        prefill_tokens=settings.prefill_tokens,
+        prepared=settings.prepare_all,
+        guides=settings.guides,
+    )
 
 
 def _say(outbox: Outbox, error: BaseException, *, refused: bool) -> None:

@@ -15,11 +15,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from poot_llm.encoders import EncoderHandle
-from poot_llm.registry import ModelHandle
+from poot_llm.registry import ModelHandle, Models
 from poot_llm.sampling import SamplingParams
 from poot_serve.engine.checking import check_request, check_texts
-from poot_serve.engine.checkpoint import open_checkpoint
 from poot_serve.engine.errors import Draining, EngineLost, NotReady
 from poot_serve.engine.generation import Generation
 from poot_serve.engine.messages import EngineFacts, Generate, Lost, Message, Ready
@@ -81,7 +79,7 @@ class EngineClient:
     def __init__(self, settings: EngineSettings) -> None:
         """Opens the checkpoint's light parts. Raises what opening it raises."""
         self.settings = settings
-        self.handle: ModelHandle | EncoderHandle = open_checkpoint(settings.model)
+        self.handle: ModelHandle = Models().open(settings.model)
         self._state = EngineState(Phase.STARTING, "the engine was not started")
         self._changed = asyncio.Event()
         self._facts: EngineFacts | None = None
@@ -150,7 +148,7 @@ class EngineClient:
         Raises RequestError naming the field, ContextExceeded with both numbers, and NotReady before the engine's first
         READY, as only it knows how much fits.
         """
-        return check_request(prompt_ids, params, self._known(), self.handle.tokenizer.eos_ids)
+        return check_request(prompt_ids, params, self._known(), self.handle)
 
     async def submit(
         self, prompt_ids: Sequence[int], params: SamplingParams, *, seconds: float | None = None

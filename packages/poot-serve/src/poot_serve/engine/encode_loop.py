@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poot_executor.errors import PootError, RequestError
-from poot_llm.driver import KvUse
-from poot_llm.encoders import Encoder
-from poot_llm.encoders.encoder import Encoded, NonFiniteEmbedding
+from poot_llm.driver import Driver, Encoded, KvUse, NonFiniteEmbedding
+from poot_llm.encoders import TextEncoder
 from poot_serve.engine.messages import Cancel, Close, Encode, Event, Failed, Generate, Message, Report, Vectors
 from poot_serve.engine.tally import Tally
 
@@ -34,8 +33,9 @@ class EncodeLoop:
     turn, so that one of many texts does not hold up the others.
     """
 
-    def __init__(self, encoder: Encoder, inbox: SimpleQueue[Message], send: Callable[[Report], None]) -> None:
-        self._encoder = encoder
+    def __init__(self, driver: Driver, inbox: SimpleQueue[Message], send: Callable[[Report], None]) -> None:
+        self._driver = driver
+        self._encoder = TextEncoder(driver)
         self._inbox = inbox
         self._send = send
         self._queue: deque[Texts] = deque()
@@ -51,7 +51,9 @@ class EncodeLoop:
             self._report()
 
     def _report(self) -> None:
-        rows = self._encoder.options.rows
+        if self._tally.wants_memory:
+            self._tally.memory(self._driver.stats())
+        rows = self._driver.options.encode_rows
         use = KvUse(rows, 0, None, None, None, None, 0, 0)
         waiting = sum(len(texts.items) - len(texts.rows) for texts in self._queue)
         stats = self._tally.snapshot(waiting=waiting, running=0, compiling=0, preemptions=0, use=use)
@@ -90,7 +92,7 @@ class EncodeLoop:
     def _turn(self) -> None:
         if not self._queue:
             return
-        started = perf_counter()
+        started, waited = perf_counter(), self._driver.wait_seconds
         parts = self._parts()
         try:
             results = self._encoder.encode([item for _, items in parts for item in items])
@@ -101,13 +103,12 @@ class EncodeLoop:
             for texts, items in parts:
                 self._took(texts, results[start : start + len(items)])
                 start += len(items)
-        # A pass is waited for as a whole.
-        self._tally.step(perf_counter() - started, 0.0)
+        self._tally.step(perf_counter() - started, self._driver.wait_seconds - waited)
         self._queue.rotate(-1)
 
     def _parts(self) -> list[tuple[Texts, list[Encoded]]]:
         """Texts for one pass: one of each request that waits, again and again while there is room."""
-        room = self._encoder.options.rows
+        room = self._driver.options.encode_rows
         some = list(self._queue)[:room]
         counts = [0] * len(some)
         while room:
@@ -146,4 +147,4 @@ class EncodeLoop:
             self._queue.remove(texts)
             self._tally.finished += len(texts.items)
             data = np.stack(texts.rows).astype("<f4")
-            self._events.append(Vectors(texts.id, *data.shape, data.tobytes()))
+            self._events.append(Vectors(texts.id, data.shape[0], data.shape[1], data.tobytes()))

@@ -14,6 +14,7 @@ from poot_llm.blocks.step import BLOCK
 from poot_llm.driver import Delivery, Driver, FinishReason, Request, Scheduler
 from poot_llm.guided.compiler import GuideCompiler
 from poot_llm.guided.guide import Guide
+from poot_llm.guided.limits import GuideLimits
 from poot_llm.sampling import SamplingParams
 from poot_serve.engine.messages import Accepted, Cancel, Close, Encode, Event, Failed, Generate, Message, Report, Tokens
 from poot_serve.engine.tally import Tally
@@ -57,6 +58,7 @@ class Loop:
         *,
         prefill_tokens: int,
         prepared: bool,
+        guides: GuideLimits | None = None,
     ) -> None:
         """`prepared`: every step that a request may need is. Otherwise it is compiled when the request comes."""
         self._driver = driver
@@ -64,7 +66,7 @@ class Loop:
         self._send = send
         self._prepared = prepared
         self._scheduler = Scheduler(driver, prefill_tokens)
-        self._guides = GuideCompiler(driver.handle.tokenizer, driver.handle.config.vocabulary)
+        self._guides = GuideCompiler(driver.handle.tokenizer, driver.handle.config.vocabulary, guides)
         self._jobs: dict[int, Job] = {}
         self._compiling: dict[int, Job] = {}
         self._answers: dict[Request, tuple[Job, int]] = {}
@@ -78,8 +80,8 @@ class Loop:
         self._events += events
         try:
             self._report()
-            while self._read():
-                self._turn()
+            while self.turn():
+                pass
         finally:
             self._guides.close()
 
@@ -100,18 +102,20 @@ class Loop:
 
     # A turn
 
-    def _turn(self) -> None:
-        if not self._scheduler.busy:
-            self._report()
-            return
-        waited = self._driver.wait_seconds
-        for delivery in self._scheduler.step():
-            self._deliver(delivery)
-        now = perf_counter()
-        self._tally.step(now - self._mark, self._driver.wait_seconds - waited)
-        # What the report takes is the next turn's.
-        self._mark = now
+    def turn(self) -> bool:
+        """Read, step, report; False once a Close came. Where there is nothing to do it waits for a message."""
+        if not self._read():
+            return False
+        if self._scheduler.busy:
+            waited = self._driver.wait_seconds
+            for delivery in self._scheduler.step():
+                self._deliver(delivery)
+            now = perf_counter()
+            self._tally.step(now - self._mark, self._driver.wait_seconds - waited)
+            # What the report takes is the next turn's.
+            self._mark = now
         self._report()
+        return True
 
     def _read(self) -> bool:
         """Take what has arrived, waiting where there is nothing else to do; False at the end."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from poot_executor.errors import SettingsError
 from poot_llm.driver import DriverOptions
-from poot_llm.encoders import EncoderOptions
+from poot_llm.guided.limits import GuideLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,21 +16,23 @@ class EngineSettings:
     """Raises SettingsError naming the field that is out of range. Times are in seconds.
 
     - `model`: a known name, a GGUF file or a folder; `device`: as `poot devices` lists them.
-    - `driver`: rows, capacity, KV, chunk: see `DriverOptions`. Nothing is guessed unless its `window` says so.
-    - `encoder`: the same of an encoder.
+    - `driver`: rows, capacity, KV, chunk, an encoder's rows: see `DriverOptions`. Nothing is guessed unless its
+      `window` says so.
+    - `guides`: what compiling and following a constraint may cost.
     - `prefill_tokens`: of prompts that are read beside the rows that decode, in one turn of the loop.
     - `queue`: requests that may wait for a row; one more is refused as Overloaded.
     - `buffer_tokens`: of one answer that may wait to be read; one that is read more slowly is given up.
     - `request_seconds`: how long a request may take that names no time of its own.
     - `start_seconds`: how long an engine may load. `stall_seconds`: how long one with requests may say nothing.
-    - `prepare_all`: every step is compiled before the engine is ready, so that none is while requests run.
+    - `prepare_all`: every step is compiled before the engine is ready, so that none is while requests run. Otherwise
+      the first request that needs one waits for it, and those that run wait too.
     - `loss_seconds`: a second loss within that time ends the client for good.
     """
 
     model: str | Path
     device: str = "auto"
     driver: DriverOptions = field(default_factory=lambda: DriverOptions(rows=16))
-    encoder: EncoderOptions = field(default_factory=EncoderOptions)
+    guides: GuideLimits = field(default_factory=GuideLimits)
     prefill_tokens: int = 512
     queue: int = 256
     buffer_tokens: int = 65536
