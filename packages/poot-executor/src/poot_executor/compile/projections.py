@@ -22,6 +22,7 @@ from poot_executor.compile.extent import long_expressions
 from poot_executor.compile.locality import is_local
 from poot_executor.compile.lower.blocks import block_columns, lane_words, row_units
 from poot_executor.compile.lower.scatter import whole_words
+from poot_executor.compile.norm_reads import NORM_READS, norm_reads
 from poot_executor.compile.precedence import Precedence
 from poot_executor.compile.program import Decline
 from poot_executor.compile.reading import leaves_of, reads
@@ -37,10 +38,6 @@ from poot_executor.layout import WeightLayout
 NO_NORMS: Mapping[str, Pick] = MappingProxyType({})
 PROLOGUE_BYTES = 1 << 20
 """An input larger than this is normed once: recomputing it in every group would cost more than a dispatch."""
-NORM_READS = 32 << 20
-"""Bytes that all groups together read at most for a norm that each computes for itself: more take longer than the
-dispatch that they spare. An H200's caches give some 5 TB/s, a dispatch takes it 2 µs, and part of the reads is hidden
-behind those of weights."""
 BLOCK_BYTES = 512 << 10
 """More than this one group does not read by itself for a norm over its columns: at the some 100 GB/s that a group gets,
 it would take longer than the dispatches that it spares."""
@@ -355,7 +352,7 @@ class _Fuser:
             if reader.anchor is None or reader.anchor.output not in joined:
                 return None
         measured = dict(self.norms.get(norm_key(self.graph, left, segments, self.layouts), ())).get("apart")
-        reads_of_norm = self._groups(segments) * 2 * source.type.nbytes
+        reads_of_norm = norm_reads(self._weights(left), left, source, self.caps)
         if measured or (measured is None and reads_of_norm > NORM_READS):
             why = (
                 f"{MEASURED}: a norm of its own is faster"
@@ -366,36 +363,18 @@ class _Fuser:
             return None
         return region
 
-    def _groups(self, segments: Sequence[Segment]) -> int:
-        """How many groups of threads take the rows of the segments' weights."""
-        found = 0
-        for segment in segments:
-            weight = weight_of(self.graph, segment.anchors[0])
-            assert weight is not None
-            layout = self.layouts[weight]
-            schedule = contraction_schedule(
-                layout.rows,
-                row_units(layout, self.caps),
-                1,
-                self.caps,
-                anchors=len(segment.anchors),
-                block=segment.block,
-                stride=segment.stride,
-                turns=bool(segment.reductions),
-            )
-            found += 0 if schedule is None else -(-layout.rows // schedule.columns)
-        return found
-
     def _experts(self, norm: Region) -> list[Region]:
         """Regions of experts whose groups can norm their rows for themselves."""
         return [r for r in self.readers[norm.root] if takes_norm(self.graph, r, norm, self.stored)]
 
     def _tiles(self, left: Value) -> bool:
         """Do tiles of many rows take what reads this input?"""
-        segments = [s for _, s in self.segments[left]]
-        weights = [(weight_of(self.graph, s.anchors[0]), s) for s in segments]
-        layouts = [(self.layouts[weight], s) for weight, s in weights if weight is not None]
-        return tile_schedule(layouts, left.shape[0], left.dtype, self.caps) is not None
+        return tile_schedule(self._weights(left), left.shape[0], left.dtype, self.caps) is not None
+
+    def _weights(self, left: Value) -> list[tuple[WeightLayout, Segment]]:
+        """The first weight of each segment that reads this input."""
+        weights = [(weight_of(self.graph, s.anchors[0]), s) for _, s in self.segments[left]]
+        return [(self.layouts[weight], s) for weight, s in weights if weight is not None]
 
     def _source(self, value: Value) -> Value:
         """The stored value under reshapes and casts, which a contraction's input may wear."""
