@@ -40,6 +40,12 @@ def interpreting() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def hosting() -> ModuleType:
+    """The module `hosting`: kernels under the simulated runtime as their text, compiled for this processor."""
+    return _beside("hosting")
+
+
+@pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The simulated runtime, compiled."""
     return build_or_skip(tmp_path_factory.mktemp("hsa")).path

@@ -38,7 +38,9 @@ class Interpreting:
         self.kernels: dict[bytes, Kernel] = {}
         self.launched: list[str] = []
 
-    def compile(self, kernel: Kernel, target: Target) -> Compiled:
+    identity = "interpreting"
+
+    def __call__(self, kernel: Kernel, target: Target) -> Compiled:
         """The content is the kernel's digest and no more."""
         kernarg = Kernarg(len(kernel.params), kernel.checks)
         shared = sum(4 * array.count for array in kernel.shared)
@@ -75,9 +77,7 @@ def open_interpreting(
     """A device whose kernels are interpreted."""
     fake.execute(interpreting.execute)
     (gpu,) = gpus(runtime.hsa)
-    return open_gpu(
-        runtime, gpu, interpreting.compile, DeviceSettings(**{"timeout": 60.0, **settings}), packets=packets
-    )
+    return open_gpu(runtime, gpu, interpreting, DeviceSettings(**{"timeout": 60.0, **settings}), packets=packets)
 
 
 def checked(name: str = "checked", code: int = 17) -> Kernel:

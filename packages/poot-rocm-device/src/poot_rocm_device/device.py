@@ -34,6 +34,11 @@ R = TypeVar("R")
 class Compiler(Protocol):
     """What turns a kernel into a code object. Pure; without hardware."""
 
+    @property
+    def identity(self) -> str:
+        """What its code objects depend on besides kernel and target."""
+        ...
+
     def __call__(self, kernel: Kernel, target: Target) -> Compiled:
         """The code object and its entry."""
         ...

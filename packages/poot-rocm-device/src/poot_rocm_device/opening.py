@@ -30,5 +30,6 @@ def open_gpu(
     if found is None:
         raise DeviceNotFound(f"the runtime gives no memory of its own kind for {gpu.product}: look at rocminfo")
     target = Target("rocm", caps_of(known_architecture(gpu)))
-    cache = CompileCache(settings.cache, emitter=source_digest("poot_rocm_device"))
+    emitter = f"{source_digest('poot_rocm_device')}\n{compiler.identity}"
+    cache = CompileCache(settings.cache, emitter=emitter)
     return RocmDevice(runtime, gpu, found, target, compiler, cache, timeout=settings.timeout, packets=packets)

@@ -5,6 +5,6 @@ order, and injects faults. What a kernel does is up to an executor that the test
 """
 
 from poot_eval.hsa.code_object import Descriptor, code_object
-from poot_eval.hsa.runtime import FakeRuntime, Injection, Launch, build_or_skip
+from poot_eval.hsa.runtime import FakeRuntime, Injection, Launch, build_or_skip, build_runtime
 
-__all__ = ["Descriptor", "FakeRuntime", "Injection", "Launch", "build_or_skip", "code_object"]
+__all__ = ["Descriptor", "FakeRuntime", "Injection", "Launch", "build_or_skip", "build_runtime", "code_object"]

@@ -81,6 +81,7 @@ typedef struct {
 } allocation;
 const allocation *find_allocation(const void *address, size_t nbytes);
 bool in_arena(uint64_t address);
+void set_guard(bool guard);
 void open_device_memory(void);
 void close_device_memory(void);
 

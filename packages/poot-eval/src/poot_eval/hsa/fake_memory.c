@@ -63,6 +63,13 @@ static void protect_device_memory(int access) {
     if (live[k].pool == POOL_DEVICE) mprotect(live[k].address, pages(live[k].nbytes), access);
 }
 
+void set_guard(bool guard) {
+  pthread_mutex_lock(&LOCK);
+  if (G.guard != guard && !users) protect_device_memory(guard ? PROT_NONE : PROT_READ | PROT_WRITE);
+  G.guard = guard;
+  pthread_mutex_unlock(&LOCK);
+}
+
 void open_device_memory(void) {
   pthread_mutex_lock(&LOCK);
   if (users++ == 0 && G.guard) protect_device_memory(PROT_READ | PROT_WRITE);

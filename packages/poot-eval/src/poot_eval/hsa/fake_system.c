@@ -22,6 +22,13 @@ hsa_status_t refuse(hsa_status_t status, const char *format, ...) {
 
 API void fake_execute(fake_executor executor) { G.executor = executor; }
 
+static int nothing(const char *entry, const hsa_kernel_dispatch_packet_t *packet, const void *code, size_t nbytes) {
+  (void)entry, (void)packet, (void)code, (void)nbytes;
+  return HSA_STATUS_SUCCESS;
+}
+
+API void fake_execute_nothing(void) { G.executor = nothing; }
+
 API void fake_gpu(const char *name, uint32_t machine) {
   snprintf(G.name, sizeof G.name, "%s", name);
   G.machine = machine;
@@ -34,7 +41,7 @@ API void fake_absent(bool absent, bool no_gpu) {
 
 API void fake_behave(bool reverse, bool guard, bool eager, long spurious_every) {
   G.reverse = reverse;
-  G.guard = guard;
+  set_guard(guard);
   G.eager = eager;
   G.spurious_every = spurious_every;
 }
