@@ -83,10 +83,10 @@ def hip():
 
 @pytest.fixture(scope="session")
 def assembly():
-    """One kernel `k` from its instructions: s[0:1] holds the address of its arguments, s2 its group, v0 its item."""
+    """Kernels k0, k1, … from their instructions: s[0:1] has the address of the arguments, s2 the group, v0 the item."""
     _need_tools()
 
-    def build(text, *, wave=32, local=0, mode=""):
+    def build(*texts, wave=32, local=0, mode=""):
         descriptor = f"""
 .amdhsa_user_sgpr_kernarg_segment_ptr 1
 .amdhsa_user_sgpr_count 2
@@ -98,8 +98,10 @@ def assembly():
 .amdhsa_float_denorm_mode_32 3
 {mode}
 """
-        whole = f".text\n.p2align 8\n.globl k\n.type k,@function\nk:\n{text}\ns_endpgm\n"
-        whole += f".rodata\n.p2align 6\n.amdhsa_kernel k\n{descriptor}.end_amdhsa_kernel\n"
+        whole = ""
+        for i, text in enumerate(texts):
+            whole += f".text\n.p2align 8\n.globl k{i}\n.type k{i},@function\nk{i}:\n{text}\ns_endpgm\n"
+            whole += f".rodata\n.p2align 6\n.amdhsa_kernel k{i}\n{descriptor}.end_amdhsa_kernel\n"
         return Kernels(Program(build_assembly(whole, wave=wave)))
 
     return build

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from poot_eval.gfx11.floats import fma64
+from poot_eval.gfx11.floats import scaled_fma32, scaled_fma64
 from poot_eval.gfx11.rules import Rule, rule
-from poot_eval.kernel_values import fma as fma32
 
 Array = NDArray[Any]
 
@@ -40,8 +39,9 @@ class _Format:
         return (x != 0) & (np.abs(x) < self.least)
 
 
-_F32 = _Format(np.float32, 96, 23, 64, 150, fma32)
-_F64 = _Format(np.float64, 768, 53, 128, 1075, fma64)
+_F16 = _Format(np.float16, 0, 0, 0, 64, None)
+_F32 = _Format(np.float32, 96, 23, 64, 150, scaled_fma32)
+_F64 = _Format(np.float64, 768, 53, 128, 1075, scaled_fma64)
 
 
 def div_scale(form: _Format, value: Array, denominator: Array, numerator: Array) -> tuple[Array, Array]:
@@ -84,14 +84,19 @@ def div_scale(form: _Format, value: Array, denominator: Array, numerator: Array)
 
 
 def div_fmas(form: _Format, a: Array, b: Array, c: Array, scaled: Array) -> Array:
-    """a·b + c, scaled back where `scaled` says so: up where c is large, down where it is small."""
-    result = form.fma(a, b, c)
+    """a·b + c, scaled back where `scaled` says so: up where c is large, down where it is small. Rounded once, without
+    which quotients that are denormal would be rounded twice.
+    """
     power = np.where(form.exponent(c) > form.bias, form.scale, -form.scale)
-    return np.where(scaled, np.ldexp(result, power), result).astype(form.dtype)
+    return form.fma(a, b, c, np.where(scaled, power, 0))
 
 
 def div_fixup(form: _Format, quotient: Array, denominator: Array, numerator: Array) -> Array:
-    """The quotient with its sign, and what division by, of or to something special gives."""
+    """The quotient with its sign, and what division by, of or to something special gives.
+
+    The documented steps leave a quotient that overflowed on its way as the NaN of inf - inf; it is
+    infinite here, without which divisions would not be what IEEE says, as they are known to be.
+    """
     quotient, denominator, numerator = np.broadcast_arrays(quotient, denominator, numerator)
     one = form.dtype(1)
     sign = np.copysign(one, denominator) * np.copysign(one, numerator)
@@ -104,8 +109,9 @@ def div_fixup(form: _Format, quotient: Array, denominator: Array, numerator: Arr
             (denominator == 0) | np.isinf(numerator),
             np.isinf(denominator) | (numerator == 0),
             form.exponent(numerator) - form.exponent(denominator) < -form.lost,
+            np.isnan(quotient),
         ],
-        [np.full_like(quotient, np.nan), sign * infinity, sign * form.dtype(0), sign * form.dtype(0)],
+        [np.full_like(quotient, np.nan), sign * infinity, sign * form.dtype(0), sign * form.dtype(0), sign * infinity],
         sign * np.abs(quotient),
     ).astype(form.dtype)
 
@@ -122,5 +128,5 @@ DIVISIONS: dict[str, Rule] = {
         ("fmas", "f f f f lanes", lambda a, b, c, m, form=form: div_fmas(form, a, b, c, m)),
         ("fixup", "f f f f", lambda a, b, c, form=form: div_fixup(form, a, b, c)),
     )
-}
+} | {"v_div_fixup_f16": rule("f16 f16 f16 f16", lambda a, b, c: div_fixup(_F16, a, b, c))}
 """Rules by mnemonic. A scale writes lanes that were scaled beside its result."""

@@ -37,10 +37,10 @@ def fma16(a: Array, b: Array, c: Array) -> Array:
     return round_to_odd_sum(*np.broadcast_arrays(product, c.astype(np.float64))).astype(np.float16)
 
 
-def _fma64(a: float, b: float, c: float) -> float:
+def _fma64(a: float, b: float, c: float, power: int) -> float:
     if not (math.isfinite(a) and math.isfinite(b) and math.isfinite(c)):
         return float(np.float64(a) * np.float64(b) + np.float64(c))
-    exact = Fraction(a) * Fraction(b) + Fraction(c)
+    exact = (Fraction(a) * Fraction(b) + Fraction(c)) * Fraction(2) ** int(power)
     if exact == 0:
         return a * b + c
     try:
@@ -49,12 +49,24 @@ def _fma64(a: float, b: float, c: float) -> float:
         return math.inf if exact > 0 else -math.inf
 
 
-_fma64_each = np.frompyfunc(_fma64, 3, 1)
+_fma64_each = np.frompyfunc(_fma64, 4, 1)
 
 
 def fma64(a: Array, b: Array, c: Array) -> Array:
     """a·b + c of float64 rounded once, element by element."""
-    return np.asarray(_fma64_each(a, b, c), np.float64)
+    return scaled_fma64(a, b, c, np.int64(0))
+
+
+def scaled_fma64(a: Array, b: Array, c: Array, power: Any) -> Array:
+    """(a·b + c) · 2^power of float64 rounded once."""
+    return np.asarray(_fma64_each(a, b, c, power), np.float64)
+
+
+def scaled_fma32(a: Array, b: Array, c: Array, power: Any) -> Array:
+    """(a·b + c) · 2^power of float32 rounded once, for powers that float64 has room for."""
+    product = a.astype(np.float64) * b.astype(np.float64)
+    total = round_to_odd_sum(*np.broadcast_arrays(product, c.astype(np.float64)))
+    return np.ldexp(total, power).astype(np.float32)
 
 
 def maximum(a: Array, b: Array) -> Array:

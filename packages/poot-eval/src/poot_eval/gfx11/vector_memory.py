@@ -126,13 +126,13 @@ def _two(instruction: Instruction, access: Access, size: int, stride: int) -> St
 def _load_two(access: Access, base: Callable[[Waves], Array], offsets: list[int], target: int, size: int) -> Step:
     """Both are read before either is written: the address may lie in the result."""
     words = size // 4
+    places = [_local(base, offset) for offset in offsets]
 
     def step(waves: Waves) -> None:
         mask, by = active(waves)
         if not by.lane.size:
             return
-        at = np.broadcast_to(base(waves), mask.shape)[mask].astype(np.uint64)
-        loaded = [waves.reach.load(access, at + np.uint64(offset), by, size) for offset in offsets]
+        loaded = [waves.reach.load(access, where(waves)[mask], by, size) for where in places]
         values = np.concatenate(loaded, axis=1).view(np.uint32)
         for i in range(2 * words):
             whole = np.zeros(mask.shape, np.uint32)
