@@ -33,6 +33,17 @@ def _beside(name: str) -> ModuleType:
     return module
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--update-hip` writes the emitter's golden files instead of comparing with them."""
+    parser.addoption("--update-hip", action="store_true", help="write the HIP golden files")
+
+
+@pytest.fixture(scope="session")
+def library_kernels() -> ModuleType:
+    """The module `library_kernels`: what the compiler makes of graphs."""
+    return _beside("library_kernels")
+
+
 @pytest.fixture(scope="session")
 def interpreting() -> ModuleType:
     """The module `interpreting`: kernels under the simulated runtime without machine code."""

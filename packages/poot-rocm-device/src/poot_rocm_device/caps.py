@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from poot_executor.compile.target import Caps
 from poot_executor.kernel.fused_routines import ERRORS
+from poot_executor.known_answers import UNBOUNDED_LOOPS
 from poot_rocm_device.architecture import Architecture
 
 GROUP_THREADS = 128
@@ -38,7 +39,7 @@ def caps_of(architecture: Architecture) -> Caps:
         tile_rows=1,
         subgroup_width=architecture.wave,
         many_rows=MANY_ROWS,
-        features=frozenset({"subgroup", "dot4", architecture.name}),
+        features=frozenset({"subgroup", "dot4", UNBOUNDED_LOOPS, architecture.name}),
         traps=True,
         contracts=False,
         flushes_denormals=False,
