@@ -19,6 +19,7 @@ from poot_serve.http.metrics import Record
 from poot_serve.http.openapi import describe
 from poot_serve.http.routes.chat import chat_completions
 from poot_serve.http.routes.completions import completions
+from poot_serve.http.routes.embeddings import embeddings, rerank
 from poot_serve.http.routes.models import list_models, one_model
 from poot_serve.http.routes.operations import health, metrics, ready
 from poot_serve.http.routes.page import page_route
@@ -54,6 +55,8 @@ def create_app(client: EngineClient, settings: HttpSettings) -> FastAPI:
     post("/v1/chat/completions", chat_completions, "messages")
     post("/v1/completions", completions, "prompt")
     post("/v1/responses", responses, "input")
+    post("/v1/embeddings", embeddings, "input")
+    post("/v1/rerank", rerank, "documents")
     plain("POST", "/tokenize", tokenize)
     plain("POST", "/detokenize", detokenize)
     plain("GET", "/v1/models", list_models)

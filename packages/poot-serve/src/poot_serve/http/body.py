@@ -20,6 +20,8 @@ _CODES = {
     "not_offered": "unsupported_parameter",
     "unsupported_capability": "unsupported_capability",
 }
+UNREAD = 64 << 20
+"""Bytes of a body beyond its limit that are still read."""
 MOST_SHOWN = 200
 """Characters of a message that quotes what was sent."""
 
@@ -37,23 +39,26 @@ async def read_body(request: Request, model: type[Body], settings: HttpSettings)
 
 async def _bytes(request: Request, settings: HttpSettings) -> bytes:
     most = settings.body_bytes
-    declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > most:
-        raise _too_large(most)
     parts: list[bytes] = []
     size = 0
     try:
         async with asyncio.timeout(settings.body_seconds):
             async for part in request.stream():
                 size += len(part)
-                if size > most:
-                    raise _too_large(most)
-                parts.append(part)
+                if size > most + UNREAD:
+                    break
+                # What is beyond the limit is read and dropped: a client that still writes would not read the answer.
+                if size <= most:
+                    parts.append(part)
+                else:
+                    parts.clear()
     except TimeoutError:
         raise ApiError(
             408, f"the body did not come within {settings.body_seconds:g} s", code="slow_body",
             headers={"Connection": "close"},
         ) from None  # fmt: skip
+    if size > most:
+        raise _too_large(most)
     return b"".join(parts)
 
 
@@ -82,7 +87,8 @@ def validated(data: bytes, model: type[Body]) -> Body:
 def _refusal(value: Any, details: Sequence[ErrorDetails], model: type[BaseModel]) -> ApiError:
     """The one of several problems that went deepest: of a union, that is the member that was meant."""
     named = [(_place(value, detail), detail) for detail in details]
-    (param, _), detail = max(named, key=lambda one: one[0][1])
+    # A field that is not there is told first: what else is wrong may come of its wrong name.
+    (param, _), detail = max(named, key=lambda one: (one[1]["type"] == "extra_forbidden", one[0][1]))
     kind = detail["type"]
     if not param and kind in model.model_fields:
         param = kind
@@ -105,5 +111,6 @@ def _place(value: Any, detail: ErrorDetails) -> tuple[str, int]:
         elif isinstance(value, Mapping) and (part in value or (index == last and detail["type"] == "missing")):
             path, value, depth = f"{path}.{part}" if path else part, value.get(part), depth + 1
     if detail["type"].startswith("union_tag") and "discriminator" in detail.get("ctx", {}):
-        path, depth = f"{path}.{detail['ctx']['discriminator']}".replace("'", ""), depth + 1
+        name = detail["ctx"]["discriminator"].strip("'")
+        path, depth = f"{path}.{'type' if name.endswith('()') else name}", depth + 1
     return path[:MOST_SHOWN], depth

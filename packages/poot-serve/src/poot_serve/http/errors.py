@@ -95,7 +95,8 @@ def from_poot(error: BaseException, prompt_field: str = "prompt") -> ApiError:
         case ContextExceeded():
             return too_long(error.prompt, error.capacity, prompt_field)
         case RequestError():
-            message = str(error)
+            # The driver has ids alone, and calls them so; a client knows its own field.
+            message = re.sub(r"^prompt(?:_ids)?\b", prompt_field, str(error))
             found = _FIELD.match(message)
             return refused(message, found[0] if found else None)
         case Unsupported():

@@ -11,6 +11,7 @@ from pydantic.json_schema import models_json_schema
 
 from poot_serve.http.requests.chat import ChatRequest
 from poot_serve.http.requests.completions import CompletionRequest
+from poot_serve.http.requests.embeddings import EmbeddingsRequest, RerankRequest
 from poot_serve.http.requests.responses import ResponsesRequest
 from poot_serve.http.requests.tokens import DetokenizeRequest, TokenizeRequest
 
@@ -18,6 +19,8 @@ BODIES: tuple[tuple[str, type[BaseModel]], ...] = (
     ("/v1/chat/completions", ChatRequest),
     ("/v1/completions", CompletionRequest),
     ("/v1/responses", ResponsesRequest),
+    ("/v1/embeddings", EmbeddingsRequest),
+    ("/v1/rerank", RerankRequest),
     ("/tokenize", TokenizeRequest),
     ("/detokenize", DetokenizeRequest),
 )

@@ -7,7 +7,7 @@ import logging
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import uvicorn
@@ -77,7 +77,6 @@ async def serve(client: EngineClient, settings: HttpSettings, bound: socket.sock
     await client.start()
     with _signals() as signals:
         serving = asyncio.create_task(http.serve(sockets=[bound]))
-        loading = asyncio.create_task(_say_ready(client))
         ending = asyncio.create_task(client.ended())
         stopping = asyncio.create_task(signals.get())
         try:
@@ -88,29 +87,13 @@ async def serve(client: EngineClient, settings: HttpSettings, bound: socket.sock
             http.should_exit = True
             await asyncio.gather(serving, return_exceptions=True)
             failure = ending.result() if ending.done() and not stopping.done() else None
-            for task in (loading, ending, stopping):
+            for task in (ending, stopping):
                 task.cancel()
-            await asyncio.gather(loading, ending, stopping, return_exceptions=True)
+            await asyncio.gather(ending, stopping, return_exceptions=True)
             await client.close()
     if failure is not None:
         raise ServerFailed(f"the engine is {failure.phase.value}: {failure.reason}")
     _LOG.info("ended")
-
-
-async def _say_ready(client: EngineClient) -> None:
-    with suppress(PootError):
-        facts = await client.ready()
-        fields: dict[str, object] = {
-            "model": facts.model,
-            "device": facts.device,
-            "rows": facts.rows,
-            "context": facts.capacity,
-            "load_seconds": round(facts.load_seconds, 1),
-            "prepare_seconds": round(facts.prepare_seconds, 1),
-        }
-        if facts.given_up:
-            fields["given_up"] = facts.given_up
-        _LOG.info("ready", extra={"fields": fields})
 
 
 async def _drain(client: EngineClient, settings: HttpSettings, signals: asyncio.Queue[int]) -> None:

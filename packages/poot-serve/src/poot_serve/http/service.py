@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from poot_llm.registry import ModelHandle
 from poot_serve.engine.client import EngineClient
 from poot_serve.engine.errors import NotReady
 from poot_serve.engine.messages import EngineFacts
@@ -30,7 +29,7 @@ class Service:
     def of(cls, client: EngineClient, settings: HttpSettings) -> Service:
         """A service over a client that may not have been started yet."""
         names = settings.names or (client.handle.name,)
-        prompts = Prompts(client.handle) if isinstance(client.handle, ModelHandle) else None
+        prompts = Prompts(client.handle) if client.handle.generates else None
         return cls(client, settings, Metrics(client, names), names, prompts, int(time.time()))
 
     @property
@@ -49,6 +48,15 @@ class Service:
             raise ApiError(400, f"{name} is an encoder: it answers /v1/embeddings or /v1/rerank",
                            code="unsupported_capability")  # fmt: skip
         return self.prompts
+
+    def require_encoder(self) -> None:
+        """Raises ApiError where the model generates: its engine encodes no texts."""
+        if self.prompts is not None:
+            raise ApiError(
+                400,
+                f"{self.names[0]} generates: it answers /v1/chat/completions, and an encoder this route",
+                code="unsupported_capability",
+            )
 
     def model(self, asked: str | None) -> str:
         """The model's name as a request calls it. Raises ApiError 404 for another one."""

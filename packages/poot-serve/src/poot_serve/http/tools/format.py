@@ -5,10 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from poot_llm.guided.spec import StructuredOutputs
+from poot_llm.guided.grammar import JSON_OPTIONS
+from poot_llm.guided.limits import GuideLimits
+from poot_llm.guided.spec import StructuredOutputs, levels_of
+from poot_serve.http.errors import refused
 from poot_serve.http.requests.tools import FunctionDefinition
 
+PLAIN = MappingProxyType({"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "})
+"""A call is written as templates write it, without other space: with it, a model may give nothing else."""
+DEPTH = GuideLimits().depth
 MOST_CALLS = 16
 """Calls of an answer that must call and may call several tools."""
 
@@ -60,8 +67,9 @@ def forcing(format: ToolFormat, functions: Sequence[FunctionDefinition], *, seve
 def forcing_or(format: ToolFormat, functions: Sequence[FunctionDefinition], schema: str) -> StructuredOutputs:
     """The structure of an answer that is JSON by a schema, or calls functions."""
     rules = call_rules(format, functions)
+    answer = json.dumps(_bounded(json.loads(schema), "response_format"))
     return StructuredOutputs(
-        lark=f"start: answer | {calls_expression(format, several=True)}\nanswer: %json {schema}\n{rules}"
+        lark=f"start: answer | {calls_expression(format, several=True)}\nanswer: %json {answer}\n{rules}"
     )
 
 
@@ -91,6 +99,7 @@ def call_rules(format: ToolFormat, functions: Sequence[FunctionDefinition]) -> s
             "properties": {"name": {"const": function.name}, format.arguments: _arguments(function)},
             "required": ["name", format.arguments],
             "additionalProperties": False,
+            "x-guidance": dict(PLAIN),
         }
         lines.append(f"{name}: %json {json.dumps(schema)}")
     return "\n".join(lines) + "\n"
@@ -100,7 +109,21 @@ def _arguments(function: FunctionDefinition) -> dict[str, object]:
     schema = function.parameters
     if not schema:
         return {"type": "object", "properties": {}, "additionalProperties": False}
+    where = f"tools.{function.name}.parameters"
+    if (levels := levels_of(schema, DEPTH)) > DEPTH:
+        raise refused(f"{where}: it is nested {levels} levels deep or more, at most {DEPTH}", "tools")
     return {"type": "object"} | schema
+
+
+def _bounded(schema: object, field: str) -> dict[str, object]:
+    """A schema as part of a grammar. Raises ApiError for what none may be."""
+    if schema is True:
+        schema = {}
+    if not isinstance(schema, dict) or "x-guidance" in schema:
+        raise refused(f"{field}: its schema is no object, or says x-guidance, which is not taken from a schema", field)
+    if (levels := levels_of(schema, DEPTH)) > DEPTH:
+        raise refused(f"{field}: it is nested {levels} levels deep or more, at most {DEPTH}", field)
+    return schema | {"x-guidance": JSON_OPTIONS}
 
 
 def _text(text: str) -> str:
