@@ -13,7 +13,11 @@ from typing import Any
 
 import pytest
 
+from poot_eval.hip_host.library import host_clang
 from poot_eval.hsa import FakeRuntime, build_or_skip
+from poot_eval.hsa.runtime import REQUIRED
+from poot_executor.errors import Unsupported
+from poot_executor.settings import read_settings
 from poot_rocm_device.device import RocmDevice
 from poot_rocm_device.runtime import Runtime
 
@@ -53,7 +57,19 @@ def interpreting() -> ModuleType:
 @pytest.fixture(scope="session")
 def hosting() -> ModuleType:
     """The module `hosting`: kernels under the simulated runtime as their text, compiled for this processor."""
+    try:
+        host_clang()
+    except Unsupported as error:
+        if REQUIRED in read_settings().require_devices:
+            pytest.fail(str(error), pytrace=False)
+        pytest.skip(str(error))
     return _beside("hosting")
+
+
+@pytest.fixture(scope="session")
+def machine() -> ModuleType:
+    """The module `machine`: kernels under the simulated runtime as machine code."""
+    return _beside("machine")
 
 
 @pytest.fixture(scope="session")

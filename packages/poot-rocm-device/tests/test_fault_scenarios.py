@@ -19,6 +19,8 @@ from poot_rocm_device.device import RocmDevice
 from poot_rocm_device.errors import HsaError
 from poot_rocm_device.hsa_types import BARRIER_AT
 
+pytestmark = pytest.mark.slow
+
 Child = Callable[..., subprocess.CompletedProcess[str]]
 BARRIER = np.uint32(1 << BARRIER_AT)
 

@@ -37,6 +37,7 @@ def device(open_device: Callable[..., RocmDevice]) -> Iterator[RocmDevice]:
         yield opened
 
 
+@pytest.mark.slow
 class TestRocmMechanics(RecordingConformance, DeviceFaultConformance, ByteConformance, MemoryConformance):
     """What does not depend on which kernels there are."""
 

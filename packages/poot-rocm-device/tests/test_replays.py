@@ -23,6 +23,8 @@ from poot_rocm_device.device import RocmDevice
 from poot_rocm_device.hsa_types import ACQUIRE_AT, BARRIER_AT, RELEASE_AT, Scope
 from poot_rocm_device.runtime import Runtime
 
+pytestmark = pytest.mark.slow
+
 N = 64
 STEPS = 10_000
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from poot_executor.errors import DeviceLost
 from poot_rocm_device.hsa_types import Event, EventType, Status
@@ -13,7 +13,7 @@ REASONS = (
 )  # fmt: skip
 """hsa_amd_memory_fault_reason_t, from bit 0."""
 
-QUEUE_ERRORS = {
+QUEUE_ERRORS: Mapping[int, str] = {
     Status.EXCEPTION: "a wave trapped or was aborted",
     Status.INVALID_PACKET_FORMAT: "a packet is not well formed",
     Status.MEMORY_APERTURE_VIOLATION: "a wave left its aperture",

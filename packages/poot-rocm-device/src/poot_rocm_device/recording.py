@@ -67,16 +67,15 @@ class Recorder:
             fault = self._host(made, self._pools.host, 4) if names else None
             places = _places(dispatches)
             kernarg = self._host(made, self._pools.kernarg, places[-1]) if dispatches else None
-            packets = (DispatchPacket * len(dispatches))()
+            words = np.zeros((len(dispatches), PACKET_WORDS), np.uint32)
             if kernarg is not None:
-                self._fill(packets, dispatches, places, kernarg, fault)
+                self._fill(words, dispatches, places, kernarg, fault)
         except OutOfDeviceMemory as error:
             self._give_back(made)
             raise OutOfMemory(_places(dispatches)[-1], None, None, "kernel arguments") from error
         except BaseException:
             self._give_back(made)
             raise
-        words = np.frombuffer(packets, np.uint32).reshape(len(dispatches), PACKET_WORDS).copy()
         buffers = frozenset(touched if download is None else touched | {download.buffer})
         return RocmRecording(words, words.view(np.uint64)[:, COMPLETION], kernarg, fault, names, buffers)
 
@@ -103,7 +102,7 @@ class Recorder:
 
     @staticmethod
     def _fill(
-        packets: Sequence[DispatchPacket],
+        words: NDArray[np.uint32],
         dispatches: Sequence[Dispatch],
         places: Sequence[int],
         kernarg: HostMemory,
@@ -121,7 +120,7 @@ class Recorder:
             waits = overlapping.add(_ranges(dispatch, written=False), _ranges(dispatch, written=True))
             edge = number in (0, last)
             # The host reads a signal of the first packet as well, for its time.
-            fields = packets[number]
+            fields = DispatchPacket.from_buffer(words[number].data)
             fields.header = header(
                 barrier=waits or edge,
                 acquire=Scope.SYSTEM if number == 0 else Scope.AGENT,

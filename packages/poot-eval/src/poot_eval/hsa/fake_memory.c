@@ -8,7 +8,7 @@
 #include "fake.h"
 
 #define PAGE 4096ull
-#define ARENA_BYTES (1ull << 42)
+#define ARENA_BYTES (1ull << 37)
 
 static char *arena;
 static uint64_t arena_used;
