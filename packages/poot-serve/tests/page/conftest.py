@@ -94,7 +94,7 @@ def handler(scripted: Scripted) -> type[BaseHTTPRequestHandler]:
                 self._send(200, {"Content-Type": page.media_type, **page.headers}, page.body)
             elif self.path == "/ready":
                 reason = scripted.not_ready
-                self._json(503 if reason else 200, {"error": {"message": reason}} if reason else {"status": "ready"})
+                self._json(503 if reason else 200, {"ready": reason is None, "reason": reason})
             elif self.path == "/v1/models" and not self._authorized():
                 self._json(401, {"error": {"message": "an API key is wanted"}})
             elif self.path == "/v1/models":

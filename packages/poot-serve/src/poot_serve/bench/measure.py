@@ -93,12 +93,13 @@ async def _model(session: ClientSession, target: Target) -> str:
 
 
 async def _measure(session: ClientSession, target: Target, seed: int) -> Measure:
-    counts = []
+    counts: list[tuple[int, int]] = []
     for words, text in probes(seed):
         answer = await _ask(session, "POST", target.url, target.body(text, 1, stream=False))
-        counts.append((words, (answer.get("usage") or {}).get("prompt_tokens")))
-    if any(tokens is None for _, tokens in counts):
-        raise BenchError("the server does not count tokens (usage.prompt_tokens): no prompt of a given length is known")
+        tokens = (answer.get("usage") or {}).get("prompt_tokens")
+        if not isinstance(tokens, int):
+            raise BenchError("the server does not count tokens (usage.prompt_tokens): how long is a prompt, then?")
+        counts.append((words, tokens))
     try:
         return measure(counts)
     except ValueError as error:

@@ -50,9 +50,15 @@ export async function models(key) {
 // Whether the server is ready, and what it says otherwise.
 export async function readiness() {
   const response = await request("ready", {});
+  const body = await response.text();
   if (response.ok) return { ready: true, text: "ready" };
-  const error = refusal(response.status, await response.text(), null);
-  return { ready: false, text: error.message };
+  try {
+    const { reason } = JSON.parse(body);
+    if (reason) return { ready: false, text: reason };
+  } catch {
+    // Something in between answers, not the server.
+  }
+  return { ready: false, text: refusal(response.status, body, null).message };
 }
 
 // Streams an answer: yields {text} for each piece, then {finish, usage}. Raises ApiError for a refusal, for an error
