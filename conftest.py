@@ -5,10 +5,9 @@ from __future__ import annotations
 import random
 import secrets
 from collections import defaultdict
+from typing import Any
 
 import pytest
-
-_SEED = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -19,15 +18,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Draw the run's seed."""
-    given = config.getoption("--sweep-seed")
-    config.stash[_SEED] = secrets.randbits(32) if given is None else given
+    """Draw the run's seed; a process that shares a run's tests is given it."""
+    if config.option.sweep_seed is None:
+        shared = getattr(config, "workerinput", {})
+        config.option.sweep_seed = shared["sweep_seed"] if shared else secrets.randbits(32)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """What a process that shares this run's tests is given."""
+    node.workerinput["sweep_seed"] = node.config.option.sweep_seed
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
     """What repeats the draw."""
     most = config.getoption("--sweep")
-    return None if most is None else f"sweeps: --sweep={most} --sweep-seed={config.stash[_SEED]}"
+    return None if most is None else f"sweeps: --sweep={most} --sweep-seed={config.option.sweep_seed}"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -41,7 +47,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             sweeps[item.nodeid.partition("::")[0]].append(item)
     left_out: set[pytest.Item] = set()
     for name, sweep in sorted(sweeps.items()):
-        draw = random.Random(f"{config.stash[_SEED]} {name}")
+        draw = random.Random(f"{config.option.sweep_seed} {name}")
         left_out.update(draw.sample(sweep, max(0, len(sweep) - most)))
     if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])

@@ -74,3 +74,16 @@ def test_a_fresh_draw_says_its_seed(project: Path) -> None:
     first, second = (collected(project, "--sweep", "5")[1] for _ in range(2))
     assert re.fullmatch(r"--sweep=5 --sweep-seed=\d+", first) and first != second
     assert len(collected(project, "--sweep", "40")[0]) == 62
+
+
+def test_processes_that_share_a_run_draw_the_same(project: Path) -> None:
+    report = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "xdist", "-p", "no:cacheprovider", "-n", "2", "--sweep", "5"],
+        cwd=project,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    ).stdout
+    assert "12 passed" in report, report

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import secrets
 import zlib
+from typing import Any
 
 import numpy as np
 import pytest
-
-_SEED = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -22,21 +21,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Draw the run's seed."""
-    given = config.getoption("--poot-seed")
-    config.stash[_SEED] = secrets.randbits(32) if given is None else given
+    """Draw the run's seed; a process that shares a run's tests is given it."""
+    if config.option.poot_seed is None:
+        shared = getattr(config, "workerinput", {})
+        config.option.poot_seed = shared["poot_seed"] if shared else secrets.randbits(32)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """What a process that shares this run's tests is given."""
+    node.workerinput["poot_seed"] = node.config.option.poot_seed
 
 
 def pytest_report_header(config: pytest.Config) -> str:
     """The seed, so that a failing run can be repeated."""
-    return f"poot seed: --poot-seed={config.stash[_SEED]}"
+    return f"poot seed: --poot-seed={config.option.poot_seed}"
 
 
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     """Random numbers that depend on the run's seed and the test's name, not on the order of
     tests."""
-    seed = request.config.stash[_SEED]
+    seed = request.config.option.poot_seed
     name = request.node.nodeid.split("::", 1)[-1]
     print(f"repeat with --poot-seed={seed}")  # noqa: T201 (pytest shows it where a test fails)
     return np.random.default_rng([seed, zlib.crc32(name.encode())])
