@@ -52,7 +52,7 @@ def main() -> int:
                 _say(outbox, error, refused=False)
                 raise
     except BaseException as error:  # noqa: BLE001 - whatever it is, the server is told
-        _say(outbox, error, refused=isinstance(error, PootError) and not isinstance(error, DeviceError))
+        _say(outbox, error, refused=isinstance(error, PootError) and not _of_device(error))
         return LOST
     finally:
         outbox.close(END_SECONDS)
@@ -81,6 +81,13 @@ def _say(outbox: Outbox, error: BaseException, *, refused: bool) -> None:
         outbox.send(Report((Lost(type(error).__name__, reason, refused),), EngineStats()))
     except PootError:
         return  # nobody listens
+
+
+def _of_device(error: BaseException | None) -> bool:
+    """Whether a device's fault is behind an error: another process may be luckier."""
+    while error is not None and not isinstance(error, DeviceError):
+        error = error.__cause__
+    return error is not None
 
 
 def _receive(incoming: int, inbox: SimpleQueue[Any]) -> None:

@@ -11,11 +11,23 @@ from time import monotonic, perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from poot_executor.errors import PootError, RequestError
+from poot_executor.errors import (
+    BindError,
+    CheckFailed,
+    CompileLimit,
+    KernelFault,
+    OutOfMemory,
+    PootError,
+    RequestError,
+    Unsupported,
+)
 from poot_llm.driver import Driver, Encoded, KvUse, NonFiniteEmbedding
 from poot_llm.encoders import TextEncoder
 from poot_serve.engine.messages import Cancel, Close, Encode, Event, Failed, Generate, Message, Report, Vectors
 from poot_serve.engine.tally import Tally
+
+OWN = (RequestError, BindError, NonFiniteEmbedding, CheckFailed, KernelFault, Unsupported, CompileLimit, OutOfMemory)
+"""What ends the requests of a pass and not the engine: the device stays usable."""
 
 
 @dataclass(slots=True, eq=False)
@@ -46,9 +58,17 @@ class EncodeLoop:
         """Until a Close comes; `events` are said first. Raises DeviceError where the device cannot go on."""
         self._events += events
         self._report()
-        while self._read():
-            self._turn()
-            self._report()
+        while self.turn():
+            pass
+
+    def turn(self) -> bool:
+        """Read, encode, report; False once a Close came. Where there is nothing to do it waits for a message."""
+        if not self._read():
+            return False
+        if self._queue:
+            self._encode()
+        self._report()
+        return True
 
     def _report(self) -> None:
         if self._tally.wants_memory:
@@ -89,14 +109,12 @@ class EncodeLoop:
             self._queue.remove(texts)
             self._tally.cancelled += len(texts.items)
 
-    def _turn(self) -> None:
-        if not self._queue:
-            return
+    def _encode(self) -> None:
         started, waited = perf_counter(), self._driver.wait_seconds
         parts = self._parts()
         try:
             results = self._encoder.encode([item for _, items in parts for item in items])
-        except (RequestError, NonFiniteEmbedding):
+        except OWN:
             self._apart(parts)
         else:
             start = 0
@@ -128,7 +146,7 @@ class EncodeLoop:
         for texts, items in parts:
             try:
                 self._took(texts, self._encoder.encode(items))
-            except (RequestError, NonFiniteEmbedding) as error:
+            except OWN as error:
                 self._fail(texts, error)
 
     def _fail(self, texts: Texts, error: PootError) -> None:
