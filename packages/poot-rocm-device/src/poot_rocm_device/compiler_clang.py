@@ -13,7 +13,10 @@ from pathlib import Path
 from poot_rocm_device.architecture import Architecture
 from poot_rocm_device.compilers import FLAGS, PROBE, CompilerRefused
 
-OPTIONS = ("-x", "hip", "--cuda-device-only", "-nogpuinc", "-nogpulib", "--no-gpu-bundle-output")
+OPTIONS = (
+    "-x", "hip", "--cuda-device-only", "-nogpuinc", "-nogpulib", "--no-gpu-bundle-output", "-fuse-cuid=none",
+)  # fmt: skip
+"""The last one leaves a symbol out whose name would be another each time."""
 
 NEWEST, OLDEST = 30, 17
 """Versions that are looked for by name where there is no plain `clang`."""

@@ -1,12 +1,17 @@
-"""A kernel's HIP text: the one function that the rest of the package calls."""
+"""Kernels' HIP text: what the rest of the package calls."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from poot_executor.compile.target import Caps
 from poot_executor.errors import Unsupported
 from poot_executor.kernel.ir import Kernel
 from poot_rocm_device import emit_arithmetic, emit_control, emit_memory, emit_subgroup
+from poot_rocm_device.architecture import architecture_of
 from poot_rocm_device.emitter import Emitter
+from poot_rocm_device.prelude import prelude
+from poot_rocm_device.routine_text import routine_text
 from poot_rocm_device.rules import RULES
 
 RULE_MODULES = (emit_arithmetic, emit_memory, emit_subgroup, emit_control)
@@ -15,6 +20,25 @@ RULE_MODULES = (emit_arithmetic, emit_memory, emit_subgroup, emit_control)
 
 def emit(kernel: Kernel, caps: Caps) -> str:
     """The HIP text of a kernel. Raises Unsupported naming the operation and its types."""
+    return emit_module((kernel,), caps)
+
+
+def emit_module(kernels: Sequence[Kernel], caps: Caps) -> str:
+    """Kernels of different contents as one text. Raises Unsupported as `emit` does."""
+    architecture = architecture_of(caps.features)
+    emitters = [_checked(kernel, caps) for kernel in kernels]
+    bodies = [emitter.text() for emitter in emitters]
+    routines = sorted(set[str]().union(*(emitter.routines for emitter in emitters)))
+    parts = [
+        f"// {', '.join(kernel.name for kernel in kernels)} for {architecture.name}\n",
+        prelude(architecture.wave, mixed_dot=architecture.mixed_dot),
+        *(routine_text(name) for name in routines),
+        *bodies,
+    ]
+    return "".join(parts)
+
+
+def _checked(kernel: Kernel, caps: Caps) -> Emitter:
     shared = sum(4 * array.count for array in kernel.shared)
     for what, has, most in (
         ("threads a group", kernel.group_size, caps.max_group_size),
@@ -23,4 +47,4 @@ def emit(kernel: Kernel, caps: Caps) -> str:
     ):
         if has > most:
             raise Unsupported(f"rocm: kernel {kernel.name}", f"{has:,} {what}, the device has {most:,}")
-    return Emitter(kernel, caps, RULES).text()
+    return Emitter(kernel, caps, RULES)

@@ -24,8 +24,6 @@ from poot_executor.kernel.passes.ranges import Range, Ranges
 from poot_executor.kernel.rules import Rules
 from poot_executor.kernel.uniform import Uniformity
 from poot_rocm_device.architecture import architecture_of
-from poot_rocm_device.prelude import prelude
-from poot_rocm_device.routine_text import routine_text
 
 Lanes = tuple[str, ...]
 """A value's operands: an expression for each lane."""
@@ -53,7 +51,9 @@ def type_name(type: KType) -> str:
 
 
 class Emitter:
-    """The text of one kernel under construction. Rules call `define`, `line`, `lanes` and `block`."""
+    """The text of one kernel under construction. Rules call `define`, `line`, `lanes` and `block`; `routines` are the
+    elementary functions that it calls.
+    """
 
     def __init__(self, kernel: Kernel, caps: Caps, rules: Rules[Rule]) -> None:
         self.kernel = kernel
@@ -66,33 +66,27 @@ class Emitter:
         self._rules = rules
         self._values: dict[Val, Lanes] = {}
         self._makers = {value: op for op in kernel.body.walk() for value in op.results}
-        self._routines: set[str] = set()
+        self.routines: set[str] = set()
         self._names = 0
         self._depth = 1
         self._lines: list[str] = []
         self._heads: dict[str, str] = {}
 
     def text(self) -> str:
-        """The whole text. Raises Unsupported for an operation without a rule or capability."""
+        """The kernel without what comes before it. Raises Unsupported for an operation without a rule or capability."""
         self.block(self.kernel.body)
-        head = [f"    {line}" for line in self._heads.values()]
         arrays, shared = self._arrays()
         together = "POOT_TOGETHER" if any(op.kind in TOGETHER for op in self.kernel.body.walk()) else "POOT_APART"
-        return "\n".join(
-            [
-                f"// {self.kernel.name} for {self.architecture.name}",
-                prelude(self.wave, mixed_dot=self.architecture.mixed_dot)
-                + "".join(routine_text(name) for name in sorted(self._routines)),
-                f"POOT_KERNEL({self.kernel.group_size}, {together}, {shared})",
-                f"{entry_name(self.kernel)}({', '.join(self._parameters())})",
-                "{",
-                *arrays,
-                *head,
-                *self._lines,
-                "}",
-                "",
-            ]
-        )
+        lines = [
+            f"POOT_KERNEL({self.kernel.group_size}, {together}, {shared})",
+            f"{entry_name(self.kernel)}({', '.join(self._parameters())})",
+            "{",
+            *arrays,
+            *(f"    {line}" for line in self._heads.values()),
+            *self._lines,
+            "}",
+        ]
+        return "\n".join([*lines, ""])
 
     def _parameters(self) -> Iterator[str]:
         for place, param in enumerate(self.kernel.params):
@@ -141,7 +135,7 @@ class Emitter:
 
     def use(self, routine: str) -> None:
         """Take an elementary function along."""
-        self._routines.add(routine)
+        self.routines.add(routine)
 
     def once(self, name: str, definition: str) -> str:
         """A name that the kernel's first lines define."""

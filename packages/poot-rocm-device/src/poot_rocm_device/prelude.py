@@ -53,10 +53,29 @@ template <class T> POOT_INLINE T poot_broadcast(T value, i32 lane) {
 template <int control, class T> POOT_INLINE T poot_dpp(T value) {
     return poot_bits<T>(__builtin_amdgcn_mov_dpp(poot_bits<i32>(value), control, 0xf, 0xf, true));
 }
+/* Of a row of 16 lanes each takes another's value; of the other row in the second function. */
+#if POOT_WAVE == 32
+template <int mask, class T> POOT_INLINE T poot_row_xor(T value) { return poot_dpp<0x160 | mask>(value); }
+constexpr u32 poot_picks(u32 first, u32 mask) {
+    u32 picks = 0;
+    for (u32 lane = 0; lane < 8; ++lane) picks |= ((first + lane) ^ mask) << 4 * lane;
+    return picks;
+}
+template <int mask, class T> POOT_INLINE T poot_rows_xor(T value) {
+    const u32 bits = poot_bits<u32>(value);
+    constexpr u32 low = poot_picks(0, mask & 15), high = poot_picks(8, mask & 15);
+    return poot_bits<T>(__builtin_amdgcn_permlanex16(bits, bits, low, high, false, false));
+}
+#else
+template <int mask, class T> POOT_INLINE T poot_row_xor(T value) {
+    return poot_bits<T>(__builtin_amdgcn_ds_swizzle(poot_bits<i32>(value), mask << 10 | 0x1f));
+}
+template <int mask, class T> POOT_INLINE T poot_rows_xor(T value) { return poot_row_xor<mask>(value); }
+#endif
 template <int mask, class T> POOT_INLINE T poot_shuffle_xor(T value) {
     if constexpr (mask < 4) return poot_dpp<(mask ^ 3) << 6 | (mask ^ 2) << 4 | (mask ^ 1) << 2 | mask>(value);
-    else if constexpr (mask < 32)
-        return poot_bits<T>(__builtin_amdgcn_ds_swizzle(poot_bits<i32>(value), mask << 10 | 0x1f));
+    else if constexpr (mask < 16) return poot_row_xor<mask>(value);
+    else if constexpr (mask < 32) return poot_rows_xor<mask>(value);
     else return poot_shuffle(value, (poot_thread() & (POOT_WAVE - 1)) ^ mask);
 }
 /* Each step joins what the last one made equal in the lanes of a pair, a quad, half a row and a row of 16. */
