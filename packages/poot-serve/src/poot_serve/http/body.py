@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, from_json
+from starlette.requests import ClientDisconnect
 
+from poot_serve.http.attend import ClientLeft
 from poot_serve.http.errors import ApiError, refused
 from poot_serve.http.settings import HttpSettings
 
@@ -28,7 +30,7 @@ MOST_SHOWN = 200
 
 async def read_body(request: Request, model: type[Body], settings: HttpSettings) -> Body:
     """The body as the route's model. Raises ApiError: 408 for one that does not come, 413 for one that is too large,
-    415 for another type than JSON, 400 for whatever is wrong with what it says.
+    415 for another type than JSON, 400 for whatever is wrong with what it says; ClientLeft where nobody waits.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
@@ -52,6 +54,8 @@ async def _bytes(request: Request, settings: HttpSettings) -> bytes:
                     parts.append(part)
                 else:
                     parts.clear()
+    except ClientDisconnect:
+        raise ClientLeft("the client closed the connection") from None
     except TimeoutError:
         raise ApiError(
             408, f"the body did not come within {settings.body_seconds:g} s", code="slow_body",

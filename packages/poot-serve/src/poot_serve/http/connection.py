@@ -11,13 +11,14 @@ from http import HTTPStatus
 from typing import Any
 
 import httptools
-from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from poot_serve.http.attend import ABORT
 from poot_serve.http.errors import ApiError, unavailable
-from poot_serve.http.json_response import JsonResponse
 from poot_serve.http.settings import HttpSettings
+
+LINGER = 1.0
+"""Seconds for which what a client sends after a refusal is still taken, and dropped."""
 
 
 class Connection(HttpToolsProtocol):
@@ -30,6 +31,7 @@ class Connection(HttpToolsProtocol):
         self._in_head = True
         self._head_bytes = 0
         self._timer: TimerHandle | None = None
+        self._refused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there. One too many is told so."""
@@ -46,6 +48,8 @@ class Connection(HttpToolsProtocol):
 
     def eof_received(self) -> None:
         """A client that sends no more is taken for one that has left: its requests are given up."""
+        if self._refused:
+            return
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
@@ -53,8 +57,8 @@ class Connection(HttpToolsProtocol):
             self.flow.resume_writing()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of a head or a body."""
-        if self.transport.is_closing():
+        """Bytes of a head or a body; after a refusal nobody reads them."""
+        if self._refused or self.transport.is_closing():
             return
         if self._in_head:
             self._head_bytes += len(data)
@@ -65,7 +69,7 @@ class Connection(HttpToolsProtocol):
         except httptools.HttpParserCallbackError:
             self.send_400_response("the head cannot be read")
             return
-        if self._in_head and self._head_bytes > self.settings.head_bytes and not self.transport.is_closing():
+        if self._head_bytes > self.settings.head_bytes and not self.transport.is_closing():
             self._refuse(_too_large(self.settings))
 
     def send_400_response(self, msg: str) -> None:
@@ -81,22 +85,24 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """A head is there: the request is begun."""
         self._disarm()
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if size > self.settings.head_bytes:
+            self._head_bytes = size
+            return
         self._in_head = False
         self._head_bytes = 0
-        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
-        if size <= self.settings.head_bytes:
-            super().on_headers_complete()
-            return
-        app, self.app = self.app, _head_refusal(self.settings)  # type: ignore[assignment]
-        try:
-            super().on_headers_complete()
-        finally:
-            self.app = app
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Bytes of a body."""
+        if not self._in_head:
+            super().on_body(body)
 
     def on_message_complete(self) -> None:
         """A body is there; the next head may follow."""
-        self._in_head = True
-        super().on_message_complete()
+        if not self._in_head:
+            self._in_head = True
+            super().on_message_complete()
 
     def timeout_keep_alive_handler(self) -> None:
         """No further request has come. What the client did not take of the last answer is dropped."""
@@ -125,15 +131,20 @@ class Connection(HttpToolsProtocol):
             self._refuse(ApiError(408, f"the head did not come within {seconds:g} s", code="slow_head"))
 
     def _refuse(self, error: ApiError) -> None:
-        """An answer to what is no request yet, and the end of the connection."""
+        """An answer to what is no request yet, and the end of the connection. What the client still sends is dropped
+        for a while: one that writes when its connection is closed does not read the answer.
+        """
         self._disarm()
+        self._refused = True
         body = json.dumps(error.body()).encode()
         status = HTTPStatus(error.status)
         lines = [f"HTTP/1.1 {status.value} {status.phrase}", "content-type: application/json",
                  f"content-length: {len(body)}", "connection: close",
-                 *(f"{name}: {value}" for name, value in error.headers.items())]  # fmt: skip
+                 *(f"{name}: {value}" for name, value in error.headers.items() if name != "Connection")]  # fmt: skip
         self.transport.write("\r\n".join([*lines, "", ""]).encode() + body)
-        self.transport.close()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.loop.call_later(LINGER, self.transport.abort)
 
 
 def limited(settings: HttpSettings) -> type[Connection]:
@@ -142,15 +153,4 @@ def limited(settings: HttpSettings) -> type[Connection]:
 
 
 def _too_large(settings: HttpSettings) -> ApiError:
-    return ApiError(431, f"the head has more than {settings.head_bytes:,} bytes", code="head_too_large",
-                    headers={"Connection": "close"})  # fmt: skip
-
-
-def _head_refusal(settings: HttpSettings) -> Any:
-    """An application that refuses every request for its head."""
-    error = _too_large(settings)
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await JsonResponse(error.body(), error.status, error.headers)(scope, receive, send)
-
-    return app
+    return ApiError(431, f"the head has more than {settings.head_bytes:,} bytes", code="head_too_large")  # fmt: skip

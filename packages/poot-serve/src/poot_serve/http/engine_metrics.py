@@ -53,7 +53,7 @@ def _answers(stats: EngineStats) -> Iterator[Metric]:
     yield _gauge("poot_queue_depth", "Answers that wait for a row", stats.waiting + stats.compiling)
     yield _gauge("poot_batch_size", "Answers that have a row", stats.running)
     ended = CounterMetricFamily("poot_answers", "Answers by how they ended; a request has n of them", labels=["end"])
-    for name in ("finished", "cancelled", "failed", "expired"):
+    for name in ("finished", "cancelled", "failed"):
         ended.add_metric([name], getattr(stats, name))
     yield ended
     yield _counter("poot_requests_preempted", "Answers that gave their room to others", stats.preemptions)
@@ -73,7 +73,11 @@ def _blocks(stats: EngineStats) -> Iterator[Metric]:
         return
     yield _gauge("poot_kv_cache_blocks_total", "Blocks of 16 positions", total)
     yield _gauge("poot_kv_cache_blocks_used", "Of them, held by open answers", held)
-    yield _gauge("poot_kv_cache_blocks_cached", "Of them, kept for prompts to come", stats.blocks_cached or 0)
+    yield _gauge(
+        "poot_kv_cache_blocks_cached",
+        "Of them, known to the prefix cache",
+        stats.blocks_cached or 0,
+    )
     yield _gauge("poot_kv_cache_usage_ratio", "The share held by open answers", held / total if total else 0.0)
 
 

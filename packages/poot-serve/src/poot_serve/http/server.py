@@ -6,7 +6,7 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -111,7 +111,7 @@ async def _drain(client: EngineClient, settings: HttpSettings, signals: asyncio.
 
 
 @contextmanager
-def _signals() -> Iterator[asyncio.Queue[int]]:
+def _signals() -> Generator[asyncio.Queue[int], None, None]:
     """SIGTERM and SIGINT, as they come."""
     loop = asyncio.get_running_loop()
     came: asyncio.Queue[int] = asyncio.Queue()
