@@ -11,7 +11,10 @@ import pytest
 
 from poot_eval.hsa import FakeRuntime, Injection
 from poot_executor.device import BoundArg, BufferKind, BufferSlice, Copy, Dispatch
-from poot_executor.errors import DeviceError, DeviceLost, OutOfMemory, Poisoned
+from poot_executor.dtype import DType
+from poot_executor.errors import DeviceError, DeviceLost, OutOfMemory, Poisoned, Unsupported
+from poot_executor.kernel.builder import KernelBuilder
+from poot_executor.kernel.ir import Access
 from poot_rocm_device.agents import gpus, pools
 from poot_rocm_device.device import RocmDevice
 from poot_rocm_device.hazards import Overlapping
@@ -182,6 +185,25 @@ def test_what_does_not_fit_is_refused_and_nothing_is_left(
             device.record([step.dispatches[0], bad], None)
     assert fake.count("allocations") == before
     step.close()
+
+
+def test_atomic_operations_on_the_hosts_memory_are_refused(device: RocmDevice) -> None:
+    """A bus need not have them, and would drop them without a word."""
+    b = KernelBuilder("counting", 64)
+    counter = b.buffer("counter", DType.U32, Access.READ_WRITE)
+    counter.atomic("add", 0, b.const(1, DType.U32))
+    kernel = device.loaded(b.finish())
+    for kind in (BufferKind.OUTPUT, BufferKind.INPUT):
+        arg = BoundArg(whole(device.allocate(kind, 4)), 1)
+        with pytest.raises(Unsupported, match=f"counting on counter: a {kind.value} buffer lies in the host's memory"):
+            device.record([Dispatch(kernel, (arg,), (1, 1, 1), 1)], None)
+    state = device.allocate(BufferKind.STATE, 4)
+    recording = device.record([Dispatch(kernel, (BoundArg(whole(state), 1),), (2, 1, 1), 1)], None)
+    device.replay(recording)
+    device.synchronize()
+    out = np.empty(1, np.uint32)
+    device.read(state, out)
+    assert out[0] == 128
 
 
 def test_code_that_takes_other_arguments_is_refused(

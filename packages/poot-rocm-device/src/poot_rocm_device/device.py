@@ -122,6 +122,11 @@ class RocmDevice(KernelDevice):
         return self._gpu
 
     @property
+    def compiler(self) -> str:
+        """What compiles its kernels, with version and options."""
+        return self._compiler.identity
+
+    @property
     def poisoned(self) -> str:
         """Why every call is refused; "" where none is."""
         return self._poisoned

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 
 from poot_executor.device import Compiled
@@ -18,14 +19,16 @@ class RocmKernel:
     """A kernel that can be dispatched, over `groups` at most and with `buffers` of at least the counts that they state:
     its code relies on both.
 
-    `written` are the places of the buffers that it may change; `object` is the address of its descriptor, and
-    `group_bytes` and `private_bytes` what the descriptor asks for a group and a work-item.
+    `written` are the places of the buffers that it may change, `atomic` those of the ones that it changes with atomic
+    operations. `object` is the address of its descriptor, `group_bytes` and `private_bytes` what that asks for
+    a group and a work-item.
     """
 
     name: str
     identity: int
     buffers: tuple[Param, ...]
     written: frozenset[int]
+    atomic: frozenset[int]
     groups: tuple[int, int, int] | None
     threads: int
     kernarg: Kernarg
@@ -47,7 +50,8 @@ def load(hsa: Hsa, gpu: Gpu, kernel: Kernel, compiled: Compiled) -> RocmKernel:
             kernel.name,
             kernel.identity,
             kernel.params,
-            _written(kernel),
+            _buffers(kernel, {"store", "atomic", "fragment_store"}),
+            _buffers(kernel, {"atomic"}),
             kernel.groups,
             kernel.group_size,
             kernarg,
@@ -70,6 +74,6 @@ def _check_arguments(name: str, given: int, stated: int) -> None:
         )
 
 
-def _written(kernel: Kernel) -> frozenset[int]:
-    writes = {"store", "atomic", "fragment_store"}
-    return frozenset(op.attrs["buffer"] for op in kernel.body.walk() if op.kind in writes and "buffer" in op.attrs)
+def _buffers(kernel: Kernel, operations: Set[str]) -> frozenset[int]:
+    """The places of the buffers that these operations name."""
+    return frozenset(op.attrs["buffer"] for op in kernel.body.walk() if op.kind in operations and "buffer" in op.attrs)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poot_executor.device import Buffer, BufferSlice, Commands, Copy, Dispatch, Recording
-from poot_executor.errors import DeviceError, OutOfMemory
+from poot_executor.errors import DeviceError, OutOfMemory, Unsupported
 from poot_rocm_device.agents import Gpu, Pools
 from poot_rocm_device.copying import check_copy, copy_groups, copy_words
 from poot_rocm_device.errors import OutOfDeviceMemory
@@ -18,7 +18,7 @@ from poot_rocm_device.hazards import Overlapping, Range
 from poot_rocm_device.host_memory import HostMemory, host_memory
 from poot_rocm_device.hsa import Hsa
 from poot_rocm_device.hsa_types import COMPLETION, PACKET_WORDS, DispatchPacket, Scope, header
-from poot_rocm_device.memory import Memory, address_of
+from poot_rocm_device.memory import Memory, address_of, allocation_of
 
 DIMENSIONS = 3
 KERNARG_ALIGNMENT = 64
@@ -173,8 +173,13 @@ def _check_dispatch(memory: Memory, dispatch: Dispatch) -> None:
     most = kernel.groups or (((1 << 32) - 1) // kernel.threads, 65535, 65535)
     if any(not 0 < n <= limit for n, limit in zip(dispatch.groups, most, strict=True)):
         raise ValueError(f"kernel {kernel.name}: {dispatch.groups} groups, it was compiled for {most}")
-    for arg, buffer in zip(dispatch.args, kernel.buffers, strict=True):
+    for place, (arg, buffer) in enumerate(zip(dispatch.args, kernel.buffers, strict=True)):
         memory.check(arg.slice)
+        if place in kernel.atomic and allocation_of(arg.slice.buffer).view is not None:
+            raise Unsupported(
+                f"rocm: atomic operations of kernel {kernel.name} on {buffer.name}",
+                f"a {arg.slice.buffer.kind.value} buffer lies in the host's memory, and not every bus takes them there",
+            )
         if arg.slice.offset % 4:
             raise ValueError(f"kernel {kernel.name}: offset {arg.slice.offset}, no multiple of 4")
         if buffer.count is not None and arg.count < buffer.count:

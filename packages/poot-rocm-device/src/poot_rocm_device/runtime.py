@@ -30,7 +30,7 @@ class NotStarted(Exception):
     """The runtime did not begin: the status of `hsa_init`."""
 
     def __init__(self, status: int, words: str) -> None:
-        super().__init__(f"hsa_init: status {status:#x}: {words}")
+        super().__init__(f"hsa_init: status {status:#x}, {words.partition(':')[0]}")
         self.status = status
 
 
