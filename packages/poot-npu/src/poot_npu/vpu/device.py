@@ -62,6 +62,7 @@ class VpuDevice(Device):
         self._compiler = Compiler(core, mode, None if settings.cache is None else settings.cache / "vpu")
         self._models: list[Models] = []
         self._flights: deque[Flight] = deque()
+        self._overdue: list[VpuRecording] = []
         self._unusable = ""
 
     @property
@@ -157,16 +158,23 @@ class VpuDevice(Device):
     def release(self, recording: Recording) -> None:
         """Forget its requests; the models go with the last recording of their program."""
         assert isinstance(recording, VpuRecording)
+        if recording in self._overdue:
+            return  # it may still run, and `close` stops it
         for models in self._models:
             models.users.discard(recording)
         self._models = [models for models in self._models if models.users]
 
     def close(self) -> None:
-        """Wait for what was submitted, and drop everything."""
-        if not self._unusable:
-            for flight in self._flights:
+        """Wait for what was submitted, or stop it where a step took too long, and drop everything."""
+        for flight in self._flights:
+            if self._unusable:
+                flight.recording.abandon()
+            else:
                 self._finish(flight)
+        for recording in self._overdue:
+            recording.abandon()
         self._flights.clear()
+        self._overdue.clear()
         self._models.clear()
         for buffer in self._live:
             buffer.handle = None
@@ -222,6 +230,7 @@ class VpuDevice(Device):
             flight.fault = error
             if isinstance(error, DeviceTimeout):
                 self._unusable = str(error)
+                self._overdue.append(flight.recording)
         except RuntimeError as error:
             flight.fault = self._lost(error)
         if models is not None:

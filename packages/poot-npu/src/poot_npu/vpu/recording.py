@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
@@ -78,6 +79,14 @@ class VpuRecording:
                 work()
         for work in self.finish:
             work()
+
+    def abandon(self) -> None:
+        """Stop a submitted step at the next operation, and wait until nothing writes to its memory any more."""
+        for stage in self.stages:
+            if stage.request is not None:
+                with contextlib.suppress(RuntimeError):  # that it was cancelled, or never started
+                    stage.request.cancel()
+                    stage.request.wait()
 
 
 def bind(
