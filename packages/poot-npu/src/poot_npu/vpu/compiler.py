@@ -14,6 +14,7 @@ import openvino
 
 from poot_executor.cache import source_digest
 from poot_executor.compile.program import Program
+from poot_executor.dtype import DType
 from poot_executor.weights import WeightKey
 from poot_npu.vpu.blobs import BlobFolder, Entry
 from poot_npu.vpu.faces import read, written
@@ -74,7 +75,8 @@ class Compiler:
 
     def _found(self, program: Program, weights: Mapping[WeightKey, Stored]) -> tuple[Lowered, Compiled]:
         rows = contracted_rows(program)
-        apart, properties = self._mode.apart(rows), dict(self._mode.properties(rows))
+        rounds = any(equation.output.dtype is DType.BF16 for equation in program.graph.equations)
+        apart, properties = self._mode.apart(rows), dict(self._mode.properties(rows, rounds))
         lowered = lower_program(program, weights, apart, self._mode.dynamic, self._prepared)
         if not self.blobs or sum(weight.nbytes for weight in weights.values()) < self.least_bytes:
             return lowered, self._made(lowered, properties)
