@@ -25,7 +25,8 @@ WRONG = {
     ),
     "the other counter": (LOADED + "global_load_b32 v2, v1, s[4:5]\ns_waitcnt lgkmcnt(0)" + STORE, "v2"),
     "one path": (
-        LOADED + "global_load_b32 v2, v1, s[4:5]\ns_cmp_eq_u32 s2, 0\ns_cbranch_scc1 1f\ns_waitcnt vmcnt(0)\n1:" + STORE,
+        LOADED + "global_load_b32 v2, v1, s[4:5]\ns_cmp_eq_u32 s2, 0\ns_cbranch_scc1 1f\n"
+        "s_waitcnt vmcnt(0)\n1:" + STORE,
         "v2"
     ),
     "the next round": (
@@ -36,13 +37,15 @@ WRONG = {
     "a permutation": (LOADED + "ds_bpermute_b32 v2, v1, v0" + STORE, "v2"),
     "an old value": (LOADED + "global_atomic_add_u32 v2, v1, v0, s[6:7] glc\nv_mov_b32 v3, v2" + STORE, "v2"),
     "scalar loads, which come in any order": (
-        LOADED + "s_load_b32 s8, s[4:5], 0x0\ns_load_b32 s9, s[4:5], 0x4\ns_waitcnt lgkmcnt(1)\nv_mov_b32 v2, s8" + STORE,
+        LOADED + "s_load_b32 s8, s[4:5], 0x0\ns_load_b32 s9, s[4:5], 0x4\ns_waitcnt lgkmcnt(1)\n"
+        "v_mov_b32 v2, s8" + STORE,
         "s8"
     ),
     "local memory before a barrier": (LOADED + "ds_store_b32 v1, v0\ns_barrier\nv_mov_b32 v2, 0" + STORE,
     "local memory"),
     "the second half of a pair": (
-        LOADED + "global_load_b32 v2, v1, s[4:5]\nv_dual_mov_b32 v4, v1 :: v_dual_mov_b32 v3, v2\ns_waitcnt vmcnt(0)" + STORE,
+        LOADED + "global_load_b32 v2, v1, s[4:5]\nv_dual_mov_b32 v4, v1 :: v_dual_mov_b32 v3, v2\n"
+        "s_waitcnt vmcnt(0)" + STORE,
         "v2",
     ),
     "a flat load, which needs both counters": (
