@@ -51,7 +51,7 @@ class ContiguousKv(KvLayout):
         row = self._rows[place]
         row.identity, row.taken, row.ids = identity, True, row.ids[:kept]
         self._reused += kept
-        return Lease(place, kept, identity, shared)
+        return Lease(place, kept, identity, shared, room=self._capacity)
 
     def next_row(self) -> int:
         """See `KvLayout`."""
@@ -77,7 +77,7 @@ class ContiguousKv(KvLayout):
         for row in self._rows:
             row.ids = []
 
-    def slots(self, shape: StepShape, placed: Iterable[Placed]) -> SlotMaps:
+    def slots(self, shape: StepShape, placed: Sequence[Placed]) -> SlotMaps:
         """See `KvLayout`."""
         return {}
 

@@ -32,14 +32,14 @@ class Grouping:
 
     def __init__(self, entries: Entries, fixed_rows: bool, prefill_rows: int) -> None:
         self._entries = entries
-        self._fixed_rows = fixed_rows
+        self.fixed_rows = fixed_rows
         self._prefill_rows = prefill_rows
 
     def groups(self, sequences: Items[Sequence]) -> list[Group]:
         """Every sequence in one group. Raises BindError where no prepared step serves one."""
         found: list[Group] = []
         for inputs, members in _by_inputs(sequences).items():
-            if self._fixed_rows:
+            if self.fixed_rows:
                 found.append(self._required(members, inputs))
                 continue
             decoding = [s for s in members if s.pending == 1]
@@ -50,14 +50,19 @@ class Grouping:
 
     def group(self, sequences: Items[Sequence], inputs: tuple[str, ...] = ()) -> Group | None:
         """All of them in one step, None where none is prepared that holds them."""
-        rows = self.rows(sequences)
-        work = [RowWork(rows[s], s.cached, s.pending) for s in sequences]
-        step = self.choose(work, needed_suffix(sequences), inputs)
+        rows, suffix = self.rows(sequences), needed_suffix(sequences)
+        if all(s.pending == 1 for s in sequences):
+            step = self.decoding(max(rows.values()) + 1, max(s.length for s in sequences), suffix, inputs)
+        else:
+            work = [RowWork(rows[s], s.cached, s.pending) for s in sequences]
+            prepared = self._entries.shapes(suffix, inputs)
+            shape = choose_shape((s for s in prepared if not s.window), work)
+            step = None if shape is None else self._entries[EntryKey(PROGRAM, shape, prepared[shape], inputs)]
         return None if step is None else Group(step, rows)
 
     def rows(self, sequences: Items[Sequence]) -> dict[Sequence, int]:
         """The row of each in a step of theirs."""
-        if not self._fixed_rows:
+        if not self.fixed_rows:
             return {s: place for place, s in enumerate(sequences)}
         rows = {}
         for s in sequences:
@@ -65,17 +70,14 @@ class Grouping:
             rows[s] = s.lease.row
         return rows
 
-    def choose(self, work: Items[RowWork], suffix: Suffix, inputs: tuple[str, ...] = ()) -> PreparedStep | None:
-        """The step for some rows among those that are prepared, windows apart: what `choose_shape` chooses."""
-        if all(item.pending == 1 for item in work):
-            rows, end = max(item.row for item in work) + 1, max(item.cached for item in work) + 1
-            for step in self._entries.decoding(suffix, inputs):
-                if step.key.shape.rows >= rows and step.key.shape.span >= end:
-                    return step
-            return None
-        prepared = self._entries.shapes(suffix, inputs)
-        shape = choose_shape((s for s in prepared if not s.window), work)
-        return None if shape is None else self._entries[EntryKey(PROGRAM, shape, prepared[shape], inputs)]
+    def decoding(self, rows: int, end: int, suffix: Suffix, inputs: tuple[str, ...] = ()) -> PreparedStep | None:
+        """The step for so many rows of one id each, after which none has more than `end` positions, among those that
+        are prepared: what `choose_shape` would choose.
+        """
+        for step in self._entries.decoding(suffix, inputs):
+            if step.key.shape.rows >= rows and step.key.shape.span >= end:
+                return step
+        return None
 
     def window(self, sequences: Items[Sequence], ends: Items[int]) -> Group | None:
         """A step that checks guesses, after which row i would have `ends[i]` positions."""
@@ -102,9 +104,11 @@ class Grouping:
         start = 0
         while start < len(sequences):
             count = min(most, len(sequences) - start)
-            while count > 1 and self.group(sequences[start : start + count], inputs) is None:
+            group = self.group(sequences[start : start + count], inputs)
+            while group is None and count > 1:
                 count = -(-count // 2)
-            groups.append(self._required(sequences[start : start + count], inputs))
+                group = self.group(sequences[start : start + count], inputs)
+            groups.append(self._required(sequences[start : start + count], inputs) if group is None else group)
             start += count
         return groups
 
@@ -122,6 +126,8 @@ def _by_inputs(sequences: Iterable[Sequence]) -> dict[tuple[str, ...], list[Sequ
     """Sequences by the inputs that lie in what they have pending."""
     by_inputs: dict[tuple[str, ...], list[Sequence]] = {}
     for sequence in sequences:
-        names = tuple(sorted(name for name, item in sequence.inputs.items() if item.at[-1] >= sequence.cached))
+        names: tuple[str, ...] = ()
+        if sequence.inputs:
+            names = tuple(sorted(name for name, item in sequence.inputs.items() if item.at[-1] >= sequence.cached))
         by_inputs.setdefault(names, []).append(sequence)
     return by_inputs

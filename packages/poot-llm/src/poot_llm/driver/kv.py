@@ -23,20 +23,22 @@ class Lease:
     """What an open sequence has of the KV states: a row, and with paged KV blocks. `kept` positions of its prompt were
     there before. The layout alone changes it.
 
-    `table` i32[blocks of a row] is the row of SLOT_MAP; the first `len(chain)` blocks are indexed by content. `shared`
-    positions from the start may be indexed: those behind depend on more than their ids.
+    `room` positions can be held as it is. `table` i32[blocks of a row] is the row of SLOT_MAP; the first `len(chain)`
+    blocks are indexed by content. `shared` positions from the start may be indexed: those behind depend on more than
+    their ids.
     """
 
     row: int
     kept: int
     identity: Hashable
     shared: int
+    room: int = 0
     blocks: list[int] = field(default_factory=list)
     table: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
     chain: list[CachedBlock] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Placed:
     """A sequence in a step: its lease, the step's row, and the positions [start, start + count) that it computes."""
 
@@ -95,7 +97,7 @@ class KvLayout(ABC):
         """The states were reset: nothing is known any more. Open leases keep their rows and blocks."""
 
     @abstractmethod
-    def slots(self, shape: StepShape, placed: Iterable[Placed]) -> SlotMaps:
+    def slots(self, shape: StepShape, placed: Sequence[Placed]) -> SlotMaps:
         """The slots of a step beside those that every layout has."""
 
     @abstractmethod

@@ -39,18 +39,21 @@ class OpenSequences:
 
     def require(self, sequences: Items[Sequence]) -> None:
         """Raises BindError unless they are open, unfinished, at least one, and each there once."""
-        if not sequences or len(set(sequences)) != len(sequences):
+        if not sequences or (len(sequences) > 1 and len(set(sequences)) != len(sequences)):
             raise BindError("a step takes sequences, at least one and each once")
         for sequence in sequences:
-            if sequence not in self._open:
-                raise BindError(f"{sequence.name} is not open in this driver")
-            if sequence.finish_reason is not None:
-                raise BindError(f"{sequence.name} is finished ({sequence.finish_reason.value})")
+            self._require(sequence)
+
+    def _require(self, sequence: Sequence) -> None:
+        if sequence not in self._open:
+            raise BindError(f"{sequence.name} is not open in this driver")
+        if sequence.finish_reason is not None:
+            raise BindError(f"{sequence.name} is finished ({sequence.finish_reason.value})")
 
     def commit(self, sequence: Sequence, token: int) -> FinishReason | None:
         """See `Driver.commit`."""
-        self.require([sequence])
-        if sequence.pending > 0 and not sequence.drawn:
+        self._require(sequence)
+        if not sequence.drawn and sequence.pending > 0:
             raise BindError(f"{sequence.pending} ids are pending: step until a token is given")
         if not 0 <= token < self._vocabulary:
             raise BindError(f"token {token} is none: ids are 0 to {self._vocabulary - 1}")
@@ -63,7 +66,7 @@ class OpenSequences:
 
     def preempt(self, sequence: Sequence) -> None:
         """See `Driver.preempt`."""
-        self.require([sequence])
+        self._require(sequence)
         if sequence.lease is not None:
             self._kv.give_back(sequence.lease)
         sequence.lease = sequence.ahead = None
@@ -72,7 +75,7 @@ class OpenSequences:
 
     def resume(self, sequence: Sequence) -> bool:
         """See `Driver.resume`."""
-        self.require([sequence])
+        self._require(sequence)
         return sequence.lease is not None or self.seat(sequence)
 
     def release(self, sequence: Sequence) -> None:

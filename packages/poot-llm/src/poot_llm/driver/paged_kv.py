@@ -29,6 +29,8 @@ class PagedKv(KvLayout):
         self._rows = rows
         self._free_rows = list(range(rows))
         self._row_blocks = blocks_for(capacity)
+        # Each lease's table is a row of it.
+        self._tables = np.zeros((rows, self._row_blocks), np.int32)
         self.pool = BlockPool(blocks)
         self.cache = PrefixCache(self.pool) if cache else None
         self.shares = cache
@@ -37,13 +39,13 @@ class PagedKv(KvLayout):
         """See `KvLayout`."""
         if not self._free_rows:
             return None
-        table = np.zeros(self._row_blocks, np.int32)
+        table = self._tables[self._free_rows[0]]
         lease = Lease(self._free_rows[0], 0, identity, shared, table=table)
         if self.cache is not None:
             lease.chain = self.cache.match(identity, ids[: min(shared, len(ids) - 1)])
             lease.blocks = [cached.block for cached in lease.chain]
             table[: len(lease.blocks)] = lease.blocks
-            lease.kept = len(lease.blocks) * BLOCK
+            lease.kept = lease.room = len(lease.blocks) * BLOCK
         if not self.extend(lease, positions):
             if self.cache is not None:
                 self.cache.hits -= lease.kept
@@ -58,10 +60,10 @@ class PagedKv(KvLayout):
 
     def extend(self, lease: Lease, positions: int) -> bool:
         """See `KvLayout`."""
+        if positions <= lease.room:
+            return True
         held = len(lease.blocks)
         more = blocks_for(positions) - held
-        if more <= 0:
-            return True
         if held + more > self._row_blocks:
             return False
         lacking = more - self.pool.free
@@ -72,15 +74,17 @@ class PagedKv(KvLayout):
             return False
         lease.table[held : held + more] = taken
         lease.blocks += taken
+        lease.room += more * BLOCK
         return True
 
     def computed(self, lease: Lease, ids: Ids, count: int) -> None:
         """Index the blocks that are full now. Where another sequence computed the same, its block takes the place of
         this one's.
         """
-        if self.cache is None:
+        full = min(count, lease.shared) // BLOCK
+        if self.cache is None or full == len(lease.chain):
             return
-        for place in range(len(lease.chain), min(count, lease.shared) // BLOCK):
+        for place in range(len(lease.chain), full):
             before = lease.chain[-1] if lease.chain else None
             start, own = place * BLOCK, lease.blocks[place]
             cached = self.cache.register(lease.identity, before, tuple(ids(start, start + BLOCK)), own)
@@ -104,7 +108,7 @@ class PagedKv(KvLayout):
             self.pool.give_back(lease.blocks[place])
             if self.cache is not None and place < len(lease.chain):
                 self.cache.released(lease.chain[place])
-        lease.blocks, lease.chain = [], []
+        lease.blocks, lease.chain, lease.room = [], [], 0
         lease.table[:] = 0
 
     def forget(self, leases: Iterable[Lease]) -> None:
@@ -114,19 +118,20 @@ class PagedKv(KvLayout):
         if self.cache is not None:
             self.cache.clear()
 
-    def slots(self, shape: StepShape, placed: Iterable[Placed]) -> SlotMaps:
+    def slots(self, shape: StepShape, placed: Sequence[Placed]) -> SlotMaps:
         """See `KvLayout`."""
         table = np.zeros((shape.rows, shape.span // BLOCK), np.int32)
         write = np.full((shape.rows, shape.tokens), NO_PLACE, np.int32)
-        width = table.shape[1]
-        for item in placed:
-            held = item.lease.table
-            table[item.row, : len(held)] = held[:width]
-            if item.count == 1:
-                write[item.row, 0] = held[item.start // BLOCK] * BLOCK + item.start % BLOCK
-            else:
+        width = min(table.shape[1], self._row_blocks)
+        rows, held = [item.row for item in placed], [item.lease.row for item in placed]
+        table[rows, :width] = self._tables[held, :width]
+        # All rows' first positions at once: those of a step of one token are all there is.
+        start = np.array([item.start for item in placed])
+        write[rows, 0] = self._tables[held, start // BLOCK] * BLOCK + start % BLOCK
+        if shape.tokens > 1:
+            for item in placed:
                 at = np.arange(item.start, item.start + item.count)
-                write[item.row, : item.count] = held[at // BLOCK] * BLOCK + at % BLOCK
+                write[item.row, : item.count] = item.lease.table[at // BLOCK] * BLOCK + at % BLOCK
         return {SLOT_MAP: table, WRITE_MAP: write}
 
     def use(self) -> KvUse:

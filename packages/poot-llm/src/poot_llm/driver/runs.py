@@ -5,23 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from poot_llm.driver.flights import Flight
-from poot_llm.driver.kv import Lease
+from poot_llm.driver.kv import Placed
 from poot_llm.driver.options import EntryKey
 from poot_llm.driver.sequence import Sequence
 
 
 @dataclass(slots=True, eq=False)
-class Member:
-    """A sequence's part of a step: its row, and the ids [start, start + count) whose K and V the step computes.
-
-    `guesses` are ids after the known ones, that a window checks. In a step ahead, `expects` is the token that the step
-    before gave: the id which this one took from the state.
+class Member(Placed):
+    """A sequence's part of a step: `guesses` are ids after the known ones, that a window checks. In a step ahead,
+    `expects` is the token that the step before gave: the id which this one took from the state.
     """
 
-    lease: Lease
-    row: int
-    start: int
-    count: int
     guesses: tuple[int, ...] = ()
     expects: int | None = None
 
@@ -38,11 +32,12 @@ class Run:
     def serves(self, sequence: Sequence) -> bool:
         """Whether this step, submitted ahead, computes what the sequence has pending now."""
         member = self.members[sequence]
+        start = member.start
         return (
-            not self.flight.lost
-            and member.lease is sequence.lease
-            and sequence.pending == 1
-            and member.start == sequence.cached
+            member.lease is sequence.lease
+            and start == sequence.cached
+            and start + 1 == sequence.length
             and bool(sequence.tokens)
             and member.expects == sequence.tokens[-1]
+            and not self.flight.lost
         )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,7 +88,8 @@ class Sequence:
     `tokens` are the committed ids of the answer. The first `cached` ids of prompt and answer have
     their K and V on the device; `drawn` are tokens that a step gave and nobody committed yet. `finish_reason` is None
     while it can go on; `failure` says what ended it where that was an error. Where it was preempted, `lease` is None.
-    With `reserve` its lease has room for the whole answer.
+    With `reserve` its lease has room for the whole answer. `length` is that of prompt and answer: the sequence's `len`,
+    for those who ask often.
     """
 
     prompt_ids: tuple[int, ...]
@@ -109,14 +110,16 @@ class Sequence:
     released: bool = False
     ahead: Run | None = None
     suffix: Suffix = field(init=False)
+    length: int = field(init=False)
     timings: Timings = field(default_factory=Timings)
 
     def __post_init__(self) -> None:
         self.suffix = self.params.suffix
+        self.length = len(self.prompt_ids) + len(self.tokens)
 
     def __len__(self) -> int:
         """Ids of prompt and answer."""
-        return len(self.prompt_ids) + len(self.tokens)
+        return self.length
 
     @property
     def row(self) -> int | None:
@@ -131,7 +134,7 @@ class Sequence:
     @property
     def pending(self) -> int:
         """Ids whose K and V are still to be computed."""
-        return len(self) - self.cached
+        return self.length - self.cached
 
     def count(self, ids: int, seconds: float) -> None:
         """Count a step that cached this many ids."""
@@ -158,10 +161,10 @@ class Sequence:
 
     def sampler_row(self, ahead: bool = False) -> SamplerRow:
         """What its next token is chosen by; `ahead`: the one after the token that a step under way will give."""
-        count = len(self.tokens) + (1 if ahead else 0)
+        params = self.params
         mask = None if self.guide is None else self.guide.mask()
-        banned = self.params.banned(count, self.stop_ids)
-        return SamplerRow(self.seed, self.params, self.history, ahead, mask, banned)
+        banned = params.banned(len(self.tokens) + ahead, self.stop_ids) if params.min_tokens else ()
+        return SamplerRow(self.seed, params, self.history, ahead, mask, banned)
 
     def accept(self, token: int) -> None:
         """Make a token part of the answer. Where it is not the one that was drawn, what was computed after it is not
@@ -173,19 +176,19 @@ class Sequence:
             del self.drawn[0]
         else:
             self.drawn.clear()
-            self.cached = min(self.cached, len(self))
+            self.cached = min(self.cached, self.length)
         self.tokens.append(token)
+        self.length += 1
         if self.history is not None:
             self.history.add(token)
 
     def repeat(self) -> None:
         """Tokens that were given and not committed are computed again, from the last id before them."""
         self.drawn.clear()
-        self.cached = min(self.cached, len(self) - 1)
+        self.cached = min(self.cached, self.length - 1)
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(NamedTuple):
     """What a step gave a sequence: a token once all of its ids are cached, else None. It is not part
     of the answer until it is committed. `more` are tokens that were guessed and turned out right, to be committed after
     it, and the one that follows them. `failure` is what ended the sequence instead. `logprobs` are those of each token,

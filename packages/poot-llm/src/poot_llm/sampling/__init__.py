@@ -22,7 +22,7 @@ from poot_llm.sampling.keys import (
     Suffix,
     slot_types,
 )
-from poot_llm.sampling.logprobs import TokenLogprobs
+from poot_llm.sampling.logprobs import LogprobTable, TokenLogprobs
 from poot_llm.sampling.params import SamplingParams
 from poot_llm.sampling.slots import SamplerRow, SamplerSlots, allowed_bits, sampler_inputs
 from poot_llm.sampling.suffix import append_suffix
@@ -41,6 +41,7 @@ __all__ = [
     "SEED",
     "TOP_K",
     "History",
+    "LogprobTable",
     "SamplerRow",
     "SamplerShape",
     "SamplerSlots",

@@ -15,10 +15,11 @@ class History:
     `len` entries count. A token costs constant time.
     """
 
-    __slots__ = ("_counts", "_ids", "_places")
+    __slots__ = ("_added", "_counts", "_ids", "_places")
 
     def __init__(self, prompt: Iterable[int], answer: Iterable[int] = ()) -> None:
         self._places: dict[int, int] = {}
+        self._added: list[int] = []
         self._ids = np.empty(16, np.int32)
         self._counts = np.empty(16, np.int32)
         for token in prompt:
@@ -43,6 +44,22 @@ class History:
         """One more token of the answer."""
         place = self._place(token)
         self._counts[place] += 1
+        self._added.append(place)
+
+    @property
+    def additions(self) -> int:
+        """Tokens of the answer."""
+        return len(self._added)
+
+    def write(self, ids: NDArray[np.int32], counts: NDArray[np.int32], before: int | None) -> None:
+        """Put the entries into the beginning of two arrays: those that changed since there were `before` additions, or
+        all of them.
+        """
+        if before is None:
+            ids[: len(self)], counts[: len(self)] = self.ids, self.counts
+            return
+        for place in self._added[before:]:
+            ids[place], counts[place] = self._ids[place], self._counts[place]
 
     def _place(self, token: int) -> int:
         place = self._places.get(token)

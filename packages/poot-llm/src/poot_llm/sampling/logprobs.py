@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -14,19 +13,28 @@ from poot_executor.graph.traced import Traced
 from poot_llm.sampling.keys import MOST_LOGPROBS
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLogprobs:
+class TokenLogprobs(NamedTuple):
     """A chosen token's logprob, and the most likely ids with theirs, descending."""
 
     logprob: float
     top: tuple[tuple[int, float], ...]
 
-    @classmethod
-    def read(cls, outputs: Mapping[str, NDArray[Any]], row: int, count: int) -> TokenLogprobs:
-        """Those of a row of a step with the suffix FULL, with the `count` most likely ids."""
-        ids = outputs["top_ids"][row, :count].tolist()
-        logprobs = outputs["top_logprobs"][row, :count].tolist()
-        return cls(float(outputs["logprob"][row]), tuple(zip(ids, logprobs, strict=True)))
+
+class LogprobTable:
+    """Those of a step with the suffix FULL, read from its outputs when a row is first asked for."""
+
+    __slots__ = ("_chosen", "_ids", "_logprobs", "_outputs")
+
+    def __init__(self, outputs: Mapping[str, NDArray[Any]]) -> None:
+        self._outputs = outputs
+        self._chosen: list[float] | None = None
+
+    def row(self, row: int, count: int) -> TokenLogprobs:
+        """A row's, with the `count` most likely ids."""
+        if self._chosen is None:
+            self._chosen = self._outputs["logprob"].tolist()
+            self._ids, self._logprobs = self._outputs["top_ids"].tolist(), self._outputs["top_logprobs"].tolist()
+        return TokenLogprobs(self._chosen[row], tuple(zip(self._ids[row][:count], self._logprobs[row], strict=False)))
 
 
 def output_logprobs(logits: Traced, token: Traced) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,8 +33,7 @@ from poot_llm.sampling.params import SamplingParams
 EVERY_BIT = 0xFFFFFFFF
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SamplerRow:
+class SamplerRow(NamedTuple):
     """What one row's token is chosen by.
 
     - `history`: needed where the parameters penalize. `ahead` says that the row's `last_token` state is a token of the
@@ -57,14 +56,16 @@ NEUTRAL = SamplingParams()
 
 @dataclass(slots=True)
 class _Held:
-    """What the arrays hold of one row: seed and parameters, whether these penalize and which ids they allow, the length
-    of the history, and whether the mask rules anything out.
+    """What the arrays hold of one row: seed and parameters, whether these penalize and which ids they allow, which
+    history and how much of it (its additions that are there, its length), and whether the mask rules anything out.
     """
 
     seed: int = 0
     params: SamplingParams = NEUTRAL
     penalizes: bool = False
     allowed: NDArray[np.uint32] | None = None
+    history: History | None = None
+    additions: int = 0
     length: int = 0
     masked: bool = False
 
@@ -75,7 +76,7 @@ class SamplerSlots:
     One step's arrays are the next one's: hand them to the executor, which takes the bytes, before filling again.
     """
 
-    __slots__ = ("_all", "_arrays", "_held", "_used", "shape", "suffix")
+    __slots__ = ("_ahead", "_all", "_arrays", "_counts", "_held", "_ids", "_mask", "_used", "shape", "suffix")
 
     def __init__(self, suffix: Suffix, shape: SamplerShape) -> None:
         self.suffix = suffix
@@ -86,8 +87,11 @@ class SamplerSlots:
         self._used: set[int] = set()
         if suffix is Suffix.FULL:
             self._all = allowed_bits(shape.vocabulary)
-            self._arrays[HISTORY].fill(NO_ID)
-            self._arrays[MASK].fill(EVERY_BIT)
+            # What is looked at for each row of each step.
+            self._ids, self._counts = self._arrays[HISTORY], self._arrays[COUNTS]
+            self._ahead, self._mask = self._arrays[AHEAD], self._arrays[MASK]
+            self._ids.fill(NO_ID)
+            self._mask.fill(EVERY_BIT)
         for row, held in enumerate(self._held):
             self._write_params(row, held)
 
@@ -147,28 +151,29 @@ class SamplerSlots:
             history = None
         elif history is None:
             raise BindError(f"row {row} penalizes what came before, and no history is given")
-        self._arrays[AHEAD][row] = history is not None and ahead
+        self._ahead[row] = history is not None and ahead
         before, length = held.length, 0 if history is None else len(history)
         if history is None and not before:
             return
         if length > self.shape.history:
             raise BindError(f"row {row} holds {length} ids, the step {self.shape.history}")
-        held.length = length
+        ids, counts = self._ids[row], self._counts[row]
         if history is not None:
-            self._arrays[HISTORY][row, :length] = history.ids
-            self._arrays[COUNTS][row, :length] = history.counts
+            # Of the history that was there before, mostly one token is new.
+            history.write(ids, counts, held.additions if history is held.history else None)
         if length < before:
-            self._arrays[HISTORY][row, length:before] = NO_ID
-            self._arrays[COUNTS][row, length:before] = 0
+            ids[length:before], counts[length:before] = NO_ID, 0
+        held.length = length
+        held.history, held.additions = history, 0 if history is None else history.additions
 
     def _write_mask(self, row: int, mask: NDArray[np.uint32] | None, banned: tuple[int, ...]) -> None:
         held = self._held[row]
         if mask is None and not banned and held.allowed is None:
             if held.masked:
-                self._arrays[MASK][row] = EVERY_BIT
+                self._mask[row] = EVERY_BIT
                 held.masked = False
             return
-        words = self._arrays[MASK][row]
+        words = self._mask[row]
         if mask is not None and (mask.shape != words.shape or mask.dtype != words.dtype):
             raise BindError(f"row {row} has a mask {mask.dtype}{mask.shape}, not uint32{words.shape}")
         held.masked = True

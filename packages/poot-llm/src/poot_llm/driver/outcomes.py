@@ -1,0 +1,104 @@
+"""What a step that is over gave each of its sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Items
+
+from poot_executor.errors import PootError
+from poot_llm.driver.flights import Flights
+from poot_llm.driver.guesses import Guesser
+from poot_llm.driver.kv import KvLayout
+from poot_llm.driver.runs import Member, Run
+from poot_llm.driver.sequence import FinishReason, NonFiniteLogits, Sequence, StepResult
+from poot_llm.sampling import LogprobTable
+
+
+class Outcomes:
+    """Reads the outputs of steps, tells the layout of KV what is computed, and the guesser what was right."""
+
+    def __init__(self, flights: Flights, kv: KvLayout, guesser: Guesser | None) -> None:
+        self._flights = flights
+        self._kv = kv
+        self._guesser = guesser
+
+    def read(self, run: Run, members: Iterable[Sequence], results: dict[Sequence, StepResult]) -> None:
+        """Put the result of each of these sequences, which are in the step, into `results`."""
+        flight = run.flight
+        if flight.outputs is None:
+            for s in members:
+                # Lost: a step before it failed, and the sequence computes its state again.
+                results[s] = StepResult(s, None) if flight.error is None else fail(s, flight.error)
+            return
+        kept = run.resets == self._flights.resets
+        tokens, wrong = flight.outputs["token"].tolist(), flight.outputs["non_finite"].tolist()
+        logprobs = LogprobTable(flight.outputs)
+        if run.key.shape.window:
+            for s in members:
+                results[s] = self._checked(run, s, tokens, wrong, logprobs, kept)
+            return
+        kv = self._kv
+        for s in members:
+            member = run.members[s]
+            row, end = member.row, member.start + member.count
+            if kept:
+                s.cached = end
+            if wrong[row] or end < s.length:
+                results[s] = self._unfinished(s, member, bool(wrong[row]), kept)
+                continue
+            if kept and s.lease is not None:
+                kv.computed(s.lease, s.ids, end)
+            token = tokens[row]
+            s.drawn = [token]
+            count = s.params.logprobs
+            results[s] = StepResult(s, token, None, (), () if count is None else (logprobs.row(row, count),))
+
+    def _unfinished(self, s: Sequence, member: Member, wrong: bool, kept: bool) -> StepResult:
+        """Of a sequence that has more to read, or whose row is not finite."""
+        end = member.start + member.count
+        if end == s.length:
+            return fail(s, NonFiniteLogits(end - 1))
+        if s.lease is not None:
+            if wrong:
+                s.lease.shared = min(s.lease.shared, member.start)
+            elif kept:
+                self._kv.computed(s.lease, s.ids, end)
+        return StepResult(s, None)
+
+    def _checked(
+        self, run: Run, s: Sequence, tokens: Items[int], wrong: Items[int], logprobs: LogprobTable, kept: bool
+    ) -> StepResult:
+        """What a window gave: tokens up to the first that was guessed wrong. Each is the one that would have been drawn
+        without guessing, since it is drawn at its own position after the same ids.
+        """
+        member = run.members[s]
+        first = member.row * run.key.shape.tokens
+        if wrong[first]:
+            return fail(s, NonFiniteLogits(member.start))
+        given: list[int] = []
+        for place in range(member.count):
+            if wrong[first + place]:
+                break
+            given.append(tokens[first + place])
+            if place == len(member.guesses) or given[-1] != member.guesses[place]:
+                break
+        if kept:
+            s.cached = member.start + len(given)
+            assert s.lease is not None
+            # Guesses that turned out right are computed and not committed: they are no ids of the sequence yet.
+            self._kv.computed(s.lease, s.ids, min(s.cached, s.length))
+        s.drawn = list(given)
+        s.timings.guessed_tokens += len(member.guesses)
+        s.timings.accepted_tokens += len(given) - 1
+        if self._guesser is not None:
+            self._guesser.checked(s, len(member.guesses), len(given) - 1)
+        count = s.params.logprobs
+        found = () if count is None else tuple(logprobs.row(first + place, count) for place in range(len(given)))
+        return StepResult(s, given[0], None, tuple(given[1:]), found)
+
+
+def fail(sequence: Sequence, failure: PootError) -> StepResult:
+    """End a sequence with an error."""
+    sequence.finish_reason = FinishReason.ERROR
+    sequence.failure = failure
+    return StepResult(sequence, None, failure)
