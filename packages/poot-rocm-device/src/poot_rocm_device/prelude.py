@@ -64,7 +64,10 @@ constexpr u32 poot_picks(u32 first, u32 mask) {
 template <int mask, class T> POOT_INLINE T poot_rows_xor(T value) {
     const u32 bits = poot_bits<u32>(value);
     constexpr u32 low = poot_picks(0, mask & 15), high = poot_picks(8, mask & 15);
-    return poot_bits<T>(__builtin_amdgcn_permlanex16(bits, bits, low, high, false, false));
+    u32 taken = __builtin_amdgcn_permlanex16(bits, bits, low, high, false, false);
+    /* Clang moves the instruction to where its result is used, under a condition that not all lanes meet. */
+    asm volatile("" : "+v"(taken));
+    return poot_bits<T>(taken);
 }
 #else
 template <int mask, class T> POOT_INLINE T poot_row_xor(T value) {
