@@ -133,9 +133,9 @@ def sizes(arguments: str) -> list[int]:
 
 
 @pytest.mark.parametrize("name", sorted({*hsa._STATUS_FUNCTIONS, *hsa._VALUE_FUNCTIONS}))
-def test_a_function_takes_what_its_prototype_says(compiled, name: str) -> None:
+@pytest.mark.usefixtures("compiled")
+def test_a_function_takes_what_its_prototype_says(name: str) -> None:
     """As many arguments, each as wide."""
-    assert compiled([]) == ""
     given = hsa._STATUS_FUNCTIONS.get(name) or hsa._VALUE_FUNCTIONS.get(name, (None, ()))[1]
     declared = prototypes()[name]
     assert [ctypes.sizeof(argument) for argument in given] == sizes(declared), declared

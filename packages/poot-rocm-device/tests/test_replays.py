@@ -6,7 +6,7 @@ import tracemalloc
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
 from types import ModuleType
 from typing import Any
 
@@ -125,6 +125,29 @@ def test_packets_that_are_read_before_the_doorbell(fake: FakeRuntime, native: Ro
         expected = chain.submit(slot)
         native.synchronize()
         assert np.array_equal(chain.output_now(), expected)
+
+
+def test_a_header_before_its_body_is_noticed(
+    fake: FakeRuntime, runtime: Runtime, hosting: ModuleType, kernels: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue that publishes in the wrong order, slowly, is caught: so the test above can fail."""
+    device = hosting.open_hosting(fake, runtime, kernels, packets=64)
+    chain, queue = Chain(device), device._queue
+    fake.behave(eager=True, guard=False)
+
+    def publish(packets: np.ndarray) -> None:
+        first = queue._hsa.add_write_index(queue._address, len(packets))
+        places = (np.arange(len(packets)) + first) % 64
+        queue._heads[places] = packets[:, 0]
+        sleep(0.2)
+        queue._bodies[places] = packets[:, 1:]
+        queue._hsa.store_signal(queue._doorbell, int(first) + len(packets) - 1)
+
+    monkeypatch.setattr(queue, "_publish", publish)
+    device.replay(chain.recording)
+    with pytest.raises(DeviceLost):
+        device.synchronize()
+    assert fake.error == "a packet changed after its header was valid"
 
 
 class Watched(np.ndarray):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from poot_executor.compile.target import Caps
+from poot_executor.dtype import DType
+from poot_executor.kernel.fragments import FEATURE, FragmentShape
 from poot_executor.kernel.fused_routines import ERRORS
 from poot_executor.known_answers import UNBOUNDED_LOOPS
 from poot_rocm_device.architecture import Architecture
@@ -19,8 +21,17 @@ MANY_ROWS = 9
 weight once as well."""
 
 
-def caps_of(architecture: Architecture) -> Caps:
-    """The caps of a device of an architecture."""
+FRAGMENTS = tuple(FragmentShape(16, 16, 16, half, DType.F32) for half in (DType.F16, DType.BF16))
+"""Products of every generation that has any. No bound of their roundings is documented."""
+
+
+def caps_of(architecture: Architecture, *, fragments: bool = False) -> Caps:
+    """The caps of a device of an architecture.
+
+    With `fragments` it has those of matrices as well, where the architecture has such instructions: a device takes them
+    once their known answers were right, since how lanes hold a matrix was read and never seen.
+    """
+    shapes = FRAGMENTS if fragments and architecture.matrix is not None else ()
     return Caps(
         # A kernel's arguments are 4 KB at most; a buffer has 12 bytes of them.
         max_bindings=64,
@@ -39,7 +50,8 @@ def caps_of(architecture: Architecture) -> Caps:
         tile_rows=1,
         subgroup_width=architecture.wave,
         many_rows=MANY_ROWS,
-        features=frozenset({"subgroup", "dot4", UNBOUNDED_LOOPS, architecture.name}),
+        features=frozenset({"subgroup", "dot4", UNBOUNDED_LOOPS, architecture.name, *({FEATURE} if shapes else ())}),
+        fragments=shapes,
         traps=True,
         contracts=False,
         flushes_denormals=False,

@@ -126,25 +126,27 @@ static bool take(queue *q, processor *self, bool early) {
   if (q->dead) return false;
   self->pending[self->count++] = p;
   self->completed = p.completion_signal.handle != 0;
+  // Nothing of it is left for a packet whose header comes before its body.
+  memset((char *)slot + sizeof slot->header, 0xA5, sizeof *slot - sizeof slot->header);
   __atomic_store_n(&slot->header, HSA_PACKET_TYPE_INVALID, __ATOMIC_RELEASE);
   __atomic_store_n(&q->shared.read_dispatch_id, ++self->next, __ATOMIC_RELEASE);
   return true;
 }
 
-static int64_t wait_for_doorbell(queue *q, const processor *self) {
+static bool valid(const packet *slot) {
+  return header_field(__atomic_load_n(&slot->header, __ATOMIC_ACQUIRE), 0, 8) != HSA_PACKET_TYPE_INVALID;
+}
+
+// Until there is something to read: the number of the last packet that was handed over.
+static int64_t wait_for_packets(queue *q, const processor *self) {
   hsa_signal_t doorbell = q->shared.hsa_queue.doorbell_signal;
-  pthread_mutex_lock(&LOCK);
-  while (!q->stopping && (q->dead || value_of(doorbell) < (int64_t)self->next)) {
-    if (G.eager && !q->dead) {
-      uint16_t header = __atomic_load_n(&slot_of(q, self->next)->header, __ATOMIC_ACQUIRE);
-      if (header_field(header, 0, 8) != HSA_PACKET_TYPE_INVALID) break;
-      pthread_mutex_unlock(&LOCK);
-      sched_yield();
-      pthread_mutex_lock(&LOCK);
-    } else {
-      pthread_cond_wait(&CHANGED, &LOCK);
-    }
+  for (long turn = 1; G.eager && !q->stopping && !q->dead && value_of(doorbell) < (int64_t)self->next; turn++) {
+    if (valid(slot_of(q, self->next))) return value_of(doorbell);
+    if (turn % 256 == 0) sched_yield();
   }
+  pthread_mutex_lock(&LOCK);
+  while (!q->stopping && (q->dead || (!G.eager && value_of(doorbell) < (int64_t)self->next)))
+    pthread_cond_wait(&CHANGED, &LOCK);
   pthread_mutex_unlock(&LOCK);
   return value_of(doorbell);
 }
@@ -159,7 +161,7 @@ static void *process(void *argument) {
       self->handed_over = (int64_t)self->next - 1;
       run_pending(q, self);
     }
-    int64_t last = wait_for_doorbell(q, self);
+    int64_t last = wait_for_packets(q, self);
     if (q->stopping) break;
     if (last < (int64_t)self->next) {
       take(q, self, true);
