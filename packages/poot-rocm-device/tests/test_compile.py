@@ -7,15 +7,19 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
+from poot_executor.compile import compile
+from poot_executor.compile.target import Target
 from poot_executor.dtype import DType
 from poot_executor.kernel.builder import KernelBuilder
 from poot_executor.kernel.ir import Access, Kernel
+from poot_executor.known_fragments import fragment_case
 from poot_rocm_device.architecture import ARCHITECTURES, Architecture
 from poot_rocm_device.caps import caps_of
 from poot_rocm_device.compiler_clang import Clang, find_clang
@@ -168,12 +172,37 @@ def test_every_kernel_of_the_library_compiles(
     _compiled(kernels, architecture, clang, notes, tmp_path)
 
 
+def tiles(architecture: Architecture, library_kernels: ModuleType) -> list[Kernel]:
+    """The known answers of each product, and a contraction of many rows."""
+    caps = caps_of(architecture, fragments=True)
+    graph = library_kernels.gated(np.random.default_rng(0), 40, "bf16")
+    program = compile(graph, Target("rocm", replace(caps, parallel_groups=1)))
+    kernels = [command.kernel for command in program.dispatches]
+    multiplying = [k for k in kernels if any(op.kind == "fragment_mma" for op in k.body.walk())]
+    assert multiplying
+    return [*(fragment_case(shape, architecture.wave).kernel for shape in caps.fragments), *multiplying]
+
+
+@pytest.mark.parametrize("architecture", [a for a in ARCHITECTURES if a.matrix], ids=lambda a: a.name)
+def test_products_of_matrices_compile(
+    architecture: Architecture, clang: Clang, notes: Callable[[Path], str], tmp_path: Path, library_kernels: ModuleType
+) -> None:
+    kernels = tiles(architecture, library_kernels)
+    _compiled(kernels, architecture, clang, notes, tmp_path, fragments=True)
+
+
 def _compiled(
-    kernels: list[Kernel], architecture: Architecture, clang: Clang, notes: Callable[[Path], str], folder: Path
+    kernels: list[Kernel],
+    architecture: Architecture,
+    clang: Clang,
+    notes: Callable[[Path], str],
+    folder: Path,
+    *,
+    fragments: bool = False,
 ) -> None:
     """As one module, so that the compiler starts once; each kernel's descriptor as its packets need it."""
     path = folder / "module.hsaco"
-    path.write_bytes(clang.compile(emit_module(kernels, caps_of(architecture)), architecture))
+    path.write_bytes(clang.compile(emit_module(kernels, caps_of(architecture, fragments=fragments)), architecture))
     text = notes(path)
     assert f"amdgcn-amd-amdhsa--{architecture.name}\n" in text
     (flags,) = re.findall(r"Flags: +(0x[0-9A-Fa-f]+)", text)

@@ -15,6 +15,7 @@ from poot_executor.compile.target import Caps
 from poot_executor.dtype import DType
 from poot_executor.errors import Unsupported
 from poot_executor.kernel.builder import KernelBuilder
+from poot_executor.kernel.fragments import FragmentShape
 from poot_executor.kernel.ir import KERNEL_OPS, Access, Block, Kernel, SharedArray
 from poot_executor.kernel.passes import optimize
 from poot_rocm_device.architecture import ARCHITECTURES, architecture_named, architecture_of
@@ -57,7 +58,7 @@ def after_prelude(text: str, caps: Caps) -> str:
 def test_every_operation_has_a_rule() -> None:
     # A block ends in its yield: whoever emits the block takes the values.
     for architecture in ARCHITECTURES:
-        features = caps_of(architecture).features
+        features = caps_of(architecture, fragments=True).features
         offered = {name for name, row in KERNEL_OPS.items() if row.needs is None or row.needs in features}
         assert RULES.missing(offered - {"yield"}) == ()
 
@@ -196,6 +197,33 @@ def test_what_the_device_lacks_is_refused_by_name() -> None:
     x[b.thread_id()] = b.group_sum(x[b.thread_id()])
     with pytest.raises(Unsupported, match="no rule for operation group_sum"):
         emit(b.finish(), GFX1100)
+
+
+def test_fragments_are_those_of_the_architecture_in_shared_memory() -> None:
+    assert not caps_of(architecture_named("gfx1030"), fragments=True).fragments and not GFX1100.fragments
+    caps = caps_of(architecture_named("gfx1100"), fragments=True)
+    shape = caps.fragments[0]
+    b = KernelBuilder("beside", 32)
+    words, y = b.buffer("words", U32, READ), b.buffer("y", F32, WRITE)
+    tile = b.shared("tile", U32, 16 * 8 + 3)
+    tile.load_fragment(b.subgroup_id() * y.length(), shape.a, 8)
+    tile.load_fragment(3, shape.b, 8, "row")
+    y[0] = b.cast(words[0], F32)
+    text = after_prelude(emit(b.finish(), caps), caps)
+    # Wherever it begins, all of it lies in the array.
+    assert re.search(r"poot_load_lines<8>\(s0 \+ poot_near\(v\d+, 3u\)\)", text)
+    assert "poot_load_across<8>(s0 + 3)" in text
+    with pytest.raises(Unsupported, match="fragment_load in kernel beside: this device lacks fragments"):
+        emit(b.finish(), GFX1100)
+    for other, message in (
+        (lambda b: b.buffer("w", U32, READ).load_fragment(0, shape.a, 8), "has fragments of shared memory alone"),
+        (lambda b: b.shared("t", U32, 100).load_fragment(0, shape.a, 8), "128 words of a smaller array"),
+        (lambda b: b.fragment_zero(FragmentShape(16, 16, 16, DType.I8, I32).sum), "has no fragment i32_sum_16x16"),
+    ):
+        b = KernelBuilder("other", 32)
+        other(b)
+        with pytest.raises(Unsupported, match=message):
+            emit(b.finish(), caps)
 
 
 def test_an_agents_name_is_an_architecture() -> None:

@@ -20,6 +20,7 @@ from poot_executor.errors import KernelError, Unsupported
 from poot_executor.kernel.builder import KernelBuilder
 from poot_executor.kernel.fused_routines import ERRORS
 from poot_executor.kernel.ir import Access, Block, Kernel, KType, Op, Param, Val
+from poot_executor.known_fragments import fragment_case
 from poot_rocm_device.architecture import Architecture, architecture_named
 from poot_rocm_device.caps import caps_of
 from poot_rocm_device.emit import emit
@@ -38,8 +39,10 @@ pytestmark = pytest.mark.parametrize("architecture", WAVES, ids=lambda a: a.name
 def run(architecture: Architecture, tmp_path: Path) -> Run:
     """`run(kernel, arrays, groups)`: how the grid ended, the arrays afterwards, and the fault word."""
 
-    def ran(kernel: Kernel, arrays: Sequence[NDArray[Any]], groups: int = 1) -> tuple[Outcome, list[NDArray[Any]], int]:
-        text = emit(kernel, caps_of(architecture))
+    def ran(
+        kernel: Kernel, arrays: Sequence[NDArray[Any]], groups: int = 1, *, fragments: bool = False
+    ) -> tuple[Outcome, list[NDArray[Any]], int]:
+        text = emit(kernel, caps_of(architecture, fragments=fragments))
         try:
             library = HostKernel(build(text, entry_of(text), tmp_path))
         except Unsupported as error:
@@ -134,6 +137,18 @@ def test_sums_of_floats_are_taken_in_pairs(run: Run, rng: np.random.Generator, a
     while expected.shape[1] > 1:
         expected = expected[:, ::2] + expected[:, 1::2]
     np.testing.assert_array_equal(got, np.repeat(expected, architecture.wave))
+
+
+def test_products_of_matrices_are_right(run: Run, architecture: Architecture) -> None:
+    """What a device is asked when it opens: factors in lines of both kinds, sums scaled and stored."""
+    shapes = caps_of(architecture, fragments=True).fragments
+    assert len(shapes) == 2
+    for shape in shapes:
+        case = fragment_case(shape, architecture.wave)
+        answer = np.zeros(case.given.size * case.per_thread, np.uint32)
+        groups = case.given.size // case.kernel.group_size
+        outcome, (given, got), _ = run(case.kernel, [case.given, answer], groups, fragments=True)
+        assert outcome is Outcome.DONE and case.wrong(given, got) is None
 
 
 def test_accesses_outside_a_buffer_touch_the_nearest_element_or_nothing(run: Run) -> None:

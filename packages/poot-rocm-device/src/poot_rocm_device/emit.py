@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from poot_executor.compile.target import Caps
 from poot_executor.errors import Unsupported
 from poot_executor.kernel.ir import Kernel
-from poot_rocm_device import emit_arithmetic, emit_control, emit_memory, emit_subgroup
+from poot_rocm_device import emit_arithmetic, emit_control, emit_fragments, emit_memory, emit_subgroup
 from poot_rocm_device.architecture import architecture_of
 from poot_rocm_device.emitter import Emitter
+from poot_rocm_device.fragment_text import fragment_text
 from poot_rocm_device.prelude import prelude
 from poot_rocm_device.routine_text import routine_text
 from poot_rocm_device.rules import RULES
 
-RULE_MODULES = (emit_arithmetic, emit_memory, emit_subgroup, emit_control)
+RULE_MODULES = (emit_arithmetic, emit_memory, emit_subgroup, emit_fragments, emit_control)
 """What fills the table; importing them does."""
 
 
@@ -33,6 +34,11 @@ def emit_module(kernels: Sequence[Kernel], caps: Caps) -> str:
         f"// {', '.join(kernel.name for kernel in kernels)} for {architecture.name}\n",
         prelude(architecture.wave, mixed_dot=architecture.mixed_dot),
         *(routine_text(name) for name in routines),
+        *(
+            [fragment_text(architecture.matrix)]
+            if architecture.matrix and any(e.uses_fragments for e in emitters)
+            else []
+        ),
         *bodies,
     ]
     return "".join(parts)

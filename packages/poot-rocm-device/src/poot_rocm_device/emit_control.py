@@ -7,16 +7,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from poot_executor.kernel.ir import Op, Val
-from poot_rocm_device.emitter import Emitter, assign
+from poot_rocm_device.emitter import Emitter, assign, lane_types
 from poot_rocm_device.rules import RULES
 
 
 def _set(e: Emitter, targets: Sequence[Val], sources: Sequence[Val]) -> None:
     """All of these values into the variables of those."""
-    dtypes = [value.dtype for value in targets for _ in range(value.type.width)]
-    assign(
-        e, dtypes, [n for value in targets for n in e.lanes(value)], [n for value in sources for n in e.lanes(value)]
-    )
+    types = [type for value in targets for type in lane_types(value.type)]
+    assign(e, types, [n for value in targets for n in e.lanes(value)], [n for value in sources for n in e.lanes(value)])
 
 
 def _carry(e: Emitter, results: Sequence[Val], initial: Sequence[Val]) -> None:

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from poot_executor.compile.target import Caps
-from poot_executor.dtype import DType
 from poot_executor.errors import Unsupported
+from poot_executor.kernel.fragments import FragmentType, Use
 from poot_executor.kernel.ir import KERNEL_OPS, Access, Block, Kernel, KType, Op, Val
 from poot_executor.kernel.passes.ranges import Range, Ranges
 from poot_executor.kernel.rules import Rules
@@ -38,6 +38,13 @@ TOGETHER = frozenset(
     }
 )  # fmt: skip
 """Operations at which threads wait for others."""
+
+
+def lane_types(type: KType) -> tuple[str, ...]:
+    """The C types of a value's expressions: one for each lane, or one for a fragment, which no lane has alone."""
+    if isinstance(type, FragmentType):
+        return ("poot_sum" if type.use is Use.SUM else "poot_factor",)
+    return (str(type.dtype),) * type.width
 
 
 def entry_name(kernel: Kernel) -> str:
@@ -67,6 +74,7 @@ class Emitter:
         self._values: dict[Val, Lanes] = {}
         self._makers = {value: op for op in kernel.body.walk() for value in op.results}
         self.routines: set[str] = set()
+        self.uses_fragments = False
         self._names = 0
         self._depth = 1
         self._lines: list[str] = []
@@ -157,13 +165,15 @@ class Emitter:
 
     def define(self, op: Op, expressions: Sequence[str]) -> None:
         """Names for the lanes of the operation's one result."""
-        self.alias(op.result, tuple(self.result(str(op.result.dtype), text) for text in expressions))
+        types = lane_types(op.result.type)
+        self.alias(op.result, tuple(self.result(type, text) for type, text in zip(types, expressions, strict=True)))
 
     def variables(self, value: Val) -> Lanes:
         """New variables, not set yet, which from now on are a value's lanes."""
-        lanes = tuple(self.fresh() for _ in range(value.type.width))
-        for lane in lanes:
-            self.line(f"{value.dtype} {lane};")
+        types = lane_types(value.type)
+        lanes = tuple(self.fresh() for _ in types)
+        for type, lane in zip(types, lanes, strict=True):
+            self.line(f"{type} {lane};")
         self._values[value] = lanes
         return lanes
 
@@ -236,10 +246,10 @@ Rule = Callable[[Emitter, Op], None]
 """Emits one operation."""
 
 
-def assign(e: Emitter, dtypes: Sequence[DType], targets: Sequence[str], sources: Sequence[str]) -> None:
-    """Set variables all at once: a source may be another's target."""
+def assign(e: Emitter, types: Sequence[str], targets: Sequence[str], sources: Sequence[str]) -> None:
+    """Set variables of those C types all at once: a source may be another's target."""
     if any(source in targets and source != target for target, source in zip(targets, sources, strict=True)):
-        sources = [e.result(str(dtype), source) for dtype, source in zip(dtypes, sources, strict=True)]
+        sources = [e.result(type, source) for type, source in zip(types, sources, strict=True)]
     for target, source in zip(targets, sources, strict=True):
         if target != source:
             e.line(f"{target} = {source};")

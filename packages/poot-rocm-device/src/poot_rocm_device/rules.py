@@ -10,4 +10,4 @@ if TYPE_CHECKING:
     from poot_rocm_device.emitter import Rule
 
 RULES: Rules[Rule] = Rules("rocm")
-"""Filled by the modules emit_arithmetic, emit_memory, emit_subgroup and emit_control."""
+"""Filled by the modules emit_arithmetic, emit_memory, emit_subgroup, emit_fragments and emit_control."""

@@ -36,7 +36,7 @@ template <class To, class From> POOT_INLINE To poot_bits(From value) {
 
 namespace poot_host {
 
-constexpr unsigned POISON = 0x7FD5A5A5u, STACK = 64u << 10, SHARED = 64u << 10, MOST = 1024;
+constexpr unsigned POISON = 0x7FD5A5A5u, STACK = 256u << 10, SHARED = 64u << 10, MOST = 1024;
 enum State { READY, AT_WAVE, AT_BARRIER, DONE };
 
 /* A thread of the group: where its stack is, why it stopped, and at which line of the kernel. */
@@ -292,6 +292,73 @@ template <class T> POOT_INLINE T poot_atomic_or(T *at, T value) {
 POOT_INLINE float poot_sqrt(float value) { return __builtin_sqrtf(value); }
 POOT_INLINE int poot_dot4(unsigned a, unsigned b, int c) {
     for (int shift = 0; shift < 32; shift += 8) c += (int)(signed char)(a >> shift) * (int)(signed char)(b >> shift);
+    return c;
+}
+
+/* Matrix fragments are a wave's: here its first lane has all of them, and the others have nothing. What a fragment is
+loaded from was written before a barrier, and so it does not matter when that lane comes by. */
+struct poot_factor {
+    unsigned words[16 * 8];
+};
+struct poot_sum {
+    float values[16 * 16];
+};
+namespace poot_host {
+static inline bool leads() { return here % POOT_WAVE == 0; }
+template <bool brain> static inline double half(const poot_factor &factor, int line, int place) {
+    const unsigned bits = factor.words[line * 8 + place / 2] >> 16 * (place % 2) & 0xffffu;
+    return brain ? (double)poot_bits<float>(bits << 16) : (double)poot_bits<_Float16>((unsigned short)bits);
+}
+/* Summed widely and rounded once, as the interpreter of kernel IR does. */
+template <bool brain> static poot_sum product(const poot_factor &a, const poot_factor &b, poot_sum c) {
+    if (leads())
+        for (int row = 0; row < 16; ++row)
+            for (int column = 0; column < 16; ++column) {
+                double total = 0;
+                for (int k = 0; k < 16; ++k) total += half<brain>(a, row, k) * half<brain>(b, column, k);
+                c.values[row * 16 + column] = (float)(total + c.values[row * 16 + column]);
+            }
+    return c;
+}
+}  // namespace poot_host
+POOT_INLINE poot_sum poot_zero() { return {}; }
+template <int stride> static poot_factor poot_load_lines(const unsigned *at) {
+    poot_factor found = {};
+    if (poot_host::leads())
+        for (int line = 0; line < 16; ++line) memcpy(found.words + line * 8, at + line * stride, 32);
+    return found;
+}
+template <int stride> static poot_factor poot_load_across(const unsigned *at) {
+    poot_factor found = {};
+    if (poot_host::leads())
+        for (int line = 0; line < 16; ++line)
+            for (int k = 0; k < 16; ++k) {
+                const unsigned bits = at[k * stride + line / 2] >> 16 * (line % 2) & 0xffffu;
+                found.words[line * 8 + k / 2] |= bits << 16 * (k % 2);
+            }
+    return found;
+}
+template <int stride, bool rows> static poot_sum poot_load_sum(const float *at) {
+    poot_sum found = {};
+    if (poot_host::leads())
+        for (int place = 0; place < 256; ++place)
+            found.values[place] = at[rows ? place / 16 * stride + place % 16 : place % 16 * stride + place / 16];
+    return found;
+}
+template <int stride, bool rows> static void poot_store_sum(float *at, const poot_sum &value) {
+    if (poot_host::leads())
+        for (int place = 0; place < 256; ++place)
+            at[rows ? place / 16 * stride + place % 16 : place % 16 * stride + place / 16] = value.values[place];
+}
+POOT_INLINE poot_sum poot_mma_f16(const poot_factor &a, const poot_factor &b, const poot_sum &c) {
+    return poot_host::product<false>(a, b, c);
+}
+POOT_INLINE poot_sum poot_mma_bf16(const poot_factor &a, const poot_factor &b, const poot_sum &c) {
+    return poot_host::product<true>(a, b, c);
+}
+POOT_INLINE poot_sum poot_fma(const poot_sum &a, const poot_sum &b, poot_sum c) {
+    for (int place = 0; place < 256; ++place)
+        c.values[place] = __builtin_fmaf(a.values[place], b.values[place], c.values[place]);
     return c;
 }
 
