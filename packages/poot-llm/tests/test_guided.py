@@ -97,6 +97,11 @@ SCHEMA: dict[str, Any] = {
         (StructuredOutputs(json=json.dumps(SCHEMA)), ['{"city":"Zürich","size":-3}'], ['{"city":"Zürich","size":13}']),
         (StructuredOutputs(json={}), ["[]", "3.5", '{"é": [null]}'], ["", "[", "nul"]),
         (StructuredOutputs(json=True), ["true", '"中"'], ["True"]),
+        (
+            StructuredOutputs(json={"properties": {"é": {"const": "naïve"}, "東": {"enum": ["京", "é"]}}}),
+            ['{"é": "naïve", "東": "京"}', '{"東":"é"}', '{"\\u00e9": 3}'],
+            ['{"é": "naive"}', '{"東": "北"}'],
+        ),
         (StructuredOutputs(json_object=True), ["{}", '{"a": {"b": [1, 2]}}'], ["[]", "1", '{"a"}']),
         (
             StructuredOutputs(grammar='root ::= item ("," item)* # list\nitem ::= [0-9]+ | "(" root ")"'),
@@ -245,6 +250,43 @@ def test_every_constraint_is_answered_in_time(
     assert time.perf_counter() - started < BOUND_S
 
 
+LARGE = 10 << 20
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"json": '{"description": "' + "x" * LARGE + '"}'},
+        {"json": '{"properties": {' + ",".join(f'"p{i}": {{}}' for i in range(LARGE // 16)) + "}}"},
+        {"json": {"properties": {f"p{i}": {"type": "string"} for i in range(LARGE // 32)}}},
+        {"json": {"enum": [["x"]] * (LARGE // 8)}},
+        {"json": {"enum": ["é東" * (LARGE // 5)]}},
+        {"regex": "(a|b)" * (LARGE // 5)},
+        {"lark": 'start: "a"\n' + "# é\n" * (LARGE // 5)},
+        {"grammar": 'root ::= "a"\n' + "# é\n" * (LARGE // 5)},
+        {"choice": [f"{i}" + "x" * 2600 for i in range(4096)]},
+        {"choice": [f"{i}" for i in range(1 << 20)]},
+    ],
+    ids=[
+        "text",
+        "properties",
+        "map",
+        "lists",
+        "characters",
+        "regex",
+        "lark",
+        "grammar",
+        "long choices",
+        "many choices",
+    ],
+)
+def test_ten_megabytes_are_answered_in_time(fields: dict[str, Any]) -> None:
+    started = time.perf_counter()
+    with pytest.raises(RequestError, match=r"structured_outputs\.\w+ has [\d,]+ (bytes( or more)?, at most|texts: 1 to)"):
+        StructuredOutputs(**fields)
+    assert time.perf_counter() - started < BOUND_S
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -278,7 +320,7 @@ def test_kinds_by_name() -> None:
     with pytest.raises(RequestError, match=r"structured_outputs\.xml is no kind of constraint"):
         StructuredOutputs.of({"xml": "<a/>"})
     nested: Any = {}
-    for _ in range(5000):
+    for _ in range(10_000):
         nested = {"items": nested}
     with pytest.raises(RequestError, match=r"structured_outputs\.json"):
         StructuredOutputs(json=nested)

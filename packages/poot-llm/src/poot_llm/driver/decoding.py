@@ -10,6 +10,7 @@ from poot_llm.driver.contiguous_kv import ContiguousKv
 from poot_llm.driver.entries import Entries
 from poot_llm.driver.entry_budget import EntryBudget
 from poot_llm.driver.flights import Flights
+from poot_llm.driver.forced import Forcing
 from poot_llm.driver.grouping import PROGRAM, Grouping
 from poot_llm.driver.guesses import Guesser
 from poot_llm.driver.kv import KvLayout
@@ -77,11 +78,13 @@ class Decoding:
         entries = Entries(handle, executor, executable, options, largest, budget)
         # Another checkpoint, adapter or dtype gives other K and V for the same ids.
         identity = handle, None, options.activations
+        grouping = Grouping(entries, kv.fixed_rows, options.prefill_rows)
         stepper = Stepper(
             flights,
             kv,
-            Grouping(entries, kv.fixed_rows, options.prefill_rows),
+            grouping,
             None if options.window is None else Guesser(options.window - 1),
+            Forcing(grouping) if options.jump_ahead else None,
             {name: width(handle.config) for name, width in handle.family.inputs.items()},
             options.ahead,
         )
@@ -90,7 +93,7 @@ class Decoding:
             steps,
             kv,
             entries,
-            Preparation(steps, kv, entries, flights),
+            Preparation(steps, kv, entries, flights, options.jump_ahead),
             Requests(handle, steps.capacity),
             OpenSequences(kv, steps.capacity, handle.config.vocabulary, identity),
             stepper,

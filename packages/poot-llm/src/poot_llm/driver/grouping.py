@@ -79,6 +79,13 @@ class Grouping:
                 return step
         return None
 
+    def reading(self, s: Sequence, count: int) -> PreparedStep | None:
+        """The step that would read so many ids of one sequence, after those that are cached."""
+        suffix, row = s.suffix, 0 if s.lease is None or not self.fixed_rows else s.lease.row
+        prepared = self._entries.shapes(suffix)
+        shape = choose_shape((p for p in prepared if not p.window), [RowWork(row, s.cached, count)])
+        return None if shape is None else self._entries[EntryKey(PROGRAM, shape, prepared[shape])]
+
     def window(self, sequences: Items[Sequence], ends: Items[int]) -> Group | None:
         """A step that checks guesses, after which row i would have `ends[i]` positions."""
         rows = self.rows(sequences)

@@ -37,6 +37,8 @@ class DriverOptions:
     - `spans`: lengths below the capacity for which steps of their own are prepared: a step sweeps
       the shortest that holds its rows.
     - `window`: tokens of the steps that check guessed tokens; None prepares none, and nothing is guessed.
+    - `jump_ahead`: ids that a guide forces are read together with the one before them, where one answer runs alone and
+      that is quicker.
     - `activations`: what activations are rounded to before a contraction, and the dtype of KV.
     - `ahead`: a step is submitted before the one before is collected, where no id of it has to be known.
     - `deterministic`: no row is computed in an order that depends on other rows, so that a request's tokens depend
@@ -57,6 +59,7 @@ class DriverOptions:
     prefill_rows: int = 1
     spans: tuple[int, ...] = ()
     window: int | None = None
+    jump_ahead: bool = True
     activations: DType = F32
     ahead: bool = True
     deterministic: bool = False

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from collections.abc import Sequence as Items
 
 from poot_executor.errors import PootError
 from poot_llm.driver.flights import Flights
+from poot_llm.driver.forced import Forcing
 from poot_llm.driver.guesses import Guesser
 from poot_llm.driver.kv import KvLayout
 from poot_llm.driver.runs import Member, Run
@@ -17,13 +17,16 @@ from poot_llm.sampling import LogprobTable
 class Outcomes:
     """Reads the outputs of steps, tells the layout of KV what is computed, and the guesser what was right."""
 
-    def __init__(self, flights: Flights, kv: KvLayout, guesser: Guesser | None) -> None:
+    def __init__(self, flights: Flights, kv: KvLayout, guesser: Guesser | None, forcing: Forcing | None) -> None:
         self._flights = flights
         self._kv = kv
         self._guesser = guesser
+        self._forcing = forcing
 
-    def read(self, run: Run, members: Iterable[Sequence], results: dict[Sequence, StepResult]) -> None:
-        """Put the result of each of these sequences, which are in the step, into `results`."""
+    def read(self, run: Run, members: Items[Sequence], results: dict[Sequence, StepResult], alone: bool) -> None:
+        """Put the result of each of these sequences, which are in the step, into `results`. `alone`: nothing else
+        steps.
+        """
         flight = run.flight
         if flight.outputs is None:
             for s in members:
@@ -48,10 +51,12 @@ class Outcomes:
                 continue
             if kept and s.lease is not None:
                 kv.computed(s.lease, s.ids, end)
-            token = tokens[row]
-            s.drawn = [token]
+            token, more = tokens[row], ()
+            if alone and s.forcing is not None and self._forcing is not None:
+                more = self._forcing.after(s, token)
+            s.drawn = [token, *more]
             count = s.params.logprobs
-            results[s] = StepResult(s, token, None, (), () if count is None else (logprobs.row(row, count),))
+            results[s] = StepResult(s, token, None, more, () if count is None else (logprobs.row(row, count),))
 
     def _unfinished(self, s: Sequence, member: Member, wrong: bool, kept: bool) -> StepResult:
         """Of a sequence that has more to read, or whose row is not finite."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from poot_llm.driver.choice import shapes_for
 from poot_llm.driver.entries import Entries
 from poot_llm.driver.flights import Flights
+from poot_llm.driver.forced import FORCED_STEPS
 from poot_llm.driver.grouping import PROGRAM
 from poot_llm.driver.inputs import InputRows
 from poot_llm.driver.kv import KvLayout
@@ -18,12 +19,15 @@ from poot_llm.sampling import SamplingParams, Suffix
 class Preparation:
     """Adds entries where there are none yet. Nothing may be under way meanwhile, so steps are waited for."""
 
-    def __init__(self, steps: StepSet, kv: KvLayout, entries: Entries, flights: Flights) -> None:
+    def __init__(
+        self, steps: StepSet, kv: KvLayout, entries: Entries, flights: Flights, jump_ahead: bool
+    ) -> None:  # fmt: skip
         self._steps = steps
         self._shapes = tuple(steps.shapes())
         self._kv = kv
         self._entries = entries
         self._flights = flights
+        self._jump_ahead = jump_ahead
 
     def all(self, suffixes: Iterable[Suffix]) -> None:
         """Every step, for these suffixes."""
@@ -55,6 +59,8 @@ class Preparation:
         last = max(end - 1, prompt_tokens)
         plain = [shape for shape in self._shapes if not shape.window]
         shapes = shapes_for(plain, row, 0, prompt_tokens, last)
+        if params.structured_outputs is not None and self._jump_ahead:
+            shapes += [s for s in plain if s.tokens in FORCED_STEPS and s.rows == row + 1 and s not in shapes]
         prepared = self._entries.shapes(params.suffix)
         keys = [EntryKey(PROGRAM, shape, params.suffix) for shape in shapes if shape not in prepared]
         windows = [shape for shape in self._shapes if shape.window and shape.rows == row + 1]

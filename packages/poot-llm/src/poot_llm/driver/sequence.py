@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,11 +65,21 @@ class Guide(Protocol):
         ...
 
 
+@runtime_checkable
+class ForcingGuide(Guide, Protocol):
+    """A guide that knows what must come."""
+
+    def forced_after(self, token: int) -> tuple[int, ...]:
+        """The ids that must come after a token that may come next: each the only one that is legal in its place."""
+        ...
+
+
 @dataclass(slots=True)
 class Timings:
     """Tokens and seconds of a request, in prefill and in decoding. The token that ends a prefill is
     counted with it; seconds are wall time inside the driver. `kept_tokens` of the prompt were found computed;
-    `guessed_tokens` were checked in windows, and `accepted_tokens` of them were right.
+    `guessed_tokens` were checked in windows, and `accepted_tokens` of them were right. `forced_tokens` were the only
+    ones that a guide allowed, and were not waited for.
     """
 
     prefill_tokens: int = 0
@@ -79,6 +89,7 @@ class Timings:
     kept_tokens: int = 0
     guessed_tokens: int = 0
     accepted_tokens: int = 0
+    forced_tokens: int = 0
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -110,11 +121,15 @@ class Sequence:
     released: bool = False
     ahead: Run | None = None
     suffix: Suffix = field(init=False)
+    forcing: ForcingGuide | None = field(init=False)
     length: int = field(init=False)
     timings: Timings = field(default_factory=Timings)
 
     def __post_init__(self) -> None:
         self.suffix = self.params.suffix
+        # The logprobs of a token that was not waited for are not known.
+        forcing = self.params.logprobs is None and isinstance(self.guide, ForcingGuide)
+        self.forcing = self.guide if forcing and isinstance(self.guide, ForcingGuide) else None
         self.length = len(self.prompt_ids) + len(self.tokens)
 
     def __len__(self) -> int:
@@ -189,10 +204,10 @@ class Sequence:
 
 
 class StepResult(NamedTuple):
-    """What a step gave a sequence: a token once all of its ids are cached, else None. It is not part
-    of the answer until it is committed. `more` are tokens that were guessed and turned out right, to be committed after
-    it, and the one that follows them. `failure` is what ended the sequence instead. `logprobs` are those of each token,
-    where the request wants them.
+    """What a step gave a sequence: a token once all of its ids are cached, else None. It is not part of the answer
+    until it is committed. `more` are to be committed after it: tokens that were guessed and turned out right, with the
+    one that follows them, or those that its guide forces. `failure` is what ended the sequence instead. `logprobs` are
+    those of each token, where the request wants them.
     """
 
     sequence: Sequence

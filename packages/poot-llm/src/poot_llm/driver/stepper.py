@@ -11,6 +11,7 @@ from poot_executor.errors import RequestError
 from poot_llm.blocks.step import FROM_STATE, LAST, POS, SPARE, TOKEN
 from poot_llm.driver.entries import PreparedStep
 from poot_llm.driver.flights import Flights
+from poot_llm.driver.forced import Forcing
 from poot_llm.driver.grouping import Grouping, needed_suffix
 from poot_llm.driver.guesses import Guesser
 from poot_llm.driver.inputs import SlotArrays, supplied_slots
@@ -30,6 +31,7 @@ class Stepper:
         kv: KvLayout,
         grouping: Grouping,
         guesser: Guesser | None,
+        forcing: Forcing | None,
         widths: dict[str, int],
         ahead: bool,
     ) -> None:
@@ -37,7 +39,8 @@ class Stepper:
         self._kv = kv
         self._grouping = grouping
         self._guesser = guesser
-        self._outcomes = Outcomes(flights, kv, guesser)
+        self._forcing = forcing
+        self._outcomes = Outcomes(flights, kv, guesser, forcing)
         self._widths = widths
         self._ahead = ahead
 
@@ -67,7 +70,7 @@ class Stepper:
         following = self._follow(*next(iter(runs.items()))) if len(runs) == 1 else None
         for run, members in runs.items():
             self._flights.finish(run.flight)
-            self._outcomes.read(run, members, results)
+            self._outcomes.read(run, members, results, len(sequences) == 1)
         if following is not None:
             for s, member in following.members.items():
                 if (token := results[s].token) is not None:
@@ -107,8 +110,11 @@ class Stepper:
                 window = run.key.shape.window
                 for s in members:
                     s.count(len(results[s].given) if window else run.members[s].count, seconds)
+            known = seconds if len(runs) == 1 else None
             if self._guesser is not None:
-                self._guesser.took(run.key.shape, seconds if len(runs) == 1 else None)
+                self._guesser.took(run.key.shape, known)
+            if self._forcing is not None and known is not None and any(s.guide is not None for s in members):
+                self._forcing.took(run.key.shape, known)
 
     # Submitting
 

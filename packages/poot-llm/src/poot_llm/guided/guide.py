@@ -72,6 +72,16 @@ class Guide:
         if not self._matcher.is_stopped():
             self.prefetch()
 
+    def forced_after(self, token: int) -> tuple[int, ...]:
+        """The ids that must come after a token that may come next: each is the only legal one after those before it.
+        Nothing changes.
+        """
+        self._settle()
+        ahead = self._matcher.deep_copy()
+        if not ahead.consume_token(token) or ahead.is_stopped():
+            return ()
+        return tuple(ahead.compute_ff_tokens())
+
     def _settle(self) -> None:
         """Wait for the worker: nothing else may look at the matcher meanwhile."""
         if self._next is not None:

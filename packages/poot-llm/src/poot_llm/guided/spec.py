@@ -104,9 +104,15 @@ def _schema_text(value: object) -> str:
 
 
 def levels_of(value: Any, most: int) -> int:
-    """Levels of objects and arrays, counted up to one more than `most`."""
-    levels, level = 0, [value]
+    """Levels of objects and arrays, counted up to one more than `most`. Raises RequestError for more values than fit
+    into the bytes that a schema may have, without looking at all of them.
+    """
+    levels, level, values = 0, [value], 0
     while level and levels <= most:
+        # Each takes a character and what parts it from the next one.
+        values += len(level)
+        if values > MOST_BYTES // 2:
+            raise RequestError(f"structured_outputs.json has {2 * values:,} bytes or more, at most {MOST_BYTES:,}")
         inner = [v for item in level if isinstance(item, Mapping) for v in item.values()]
         inner += [v for item in level if isinstance(item, list | tuple) for v in item]
         held = any(isinstance(item, Mapping | list | tuple) for item in level)
