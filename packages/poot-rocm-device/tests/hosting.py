@@ -51,6 +51,10 @@ class Hosting:
             self._libraries[code] = HostKernel(build(text, entry, folder)), kernarg.nbytes
         return Compiled(kernel.name, code, entry)
 
+    def alias(self, code: bytes, other: bytes) -> None:
+        """Let a code object stand for what another one does."""
+        self._libraries[code] = self._libraries[other]
+
     def execute(self, launch: Launch) -> int:
         """Run a dispatch; anything but its end or a trap is a fault of the text."""
         library, nbytes = self._libraries[launch.code_object]

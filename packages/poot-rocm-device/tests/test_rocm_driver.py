@@ -5,20 +5,27 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
-from poot_eval.hsa import FakeRuntime
-from poot_executor.device import Found, Missing
+from poot_eval.hsa import FakeRuntime, Launch
+from poot_executor.compile.target import Target
+from poot_executor.device import Compiled, Found, Missing
 from poot_executor.discover import installed
 from poot_executor.errors import DeviceNotFound
+from poot_executor.kernel.ir import Kernel
 from poot_executor.settings import DeviceSettings
 from poot_rocm_device import driver as driver_module
 from poot_rocm_device.agents import Gpu
+from poot_rocm_device.architecture import architecture_named
+from poot_rocm_device.caps import caps_of
 from poot_rocm_device.compilers import CompilerRefused
 from poot_rocm_device.driver import RocmDriver, choose, not_started
 from poot_rocm_device.hsa import LIBRARY
@@ -147,20 +154,74 @@ def test_a_machine_without_a_compiler(
     assert missing.reason.startswith("nothing compiles kernels for gfx1100 (clang: not here)")
 
 
-def test_a_gpu_is_described_and_opened(
-    fake: FakeRuntime, over: Callable[[FakeRuntime], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Known:
-        identity = "a compiler"
+@pytest.fixture(scope="module")
+def kernels(hosting: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A compiler for this processor."""
+    return hosting.Hosting(tmp_path_factory.mktemp("libraries"))
 
-    monkeypatch.setattr("poot_rocm_device.compilers.finders", lambda: (("known", lambda _: Known()),))
+
+def test_a_gpu_is_described_and_opened(
+    fake: FakeRuntime, over: Callable[[FakeRuntime], None], monkeypatch: pytest.MonkeyPatch, kernels: Any
+) -> None:
+    """It has given the known answers of all that it states."""
+    monkeypatch.setattr("poot_rocm_device.compilers.find_compiler", lambda _: kernels)
+    fake.execute(kernels.execute)
     over(fake)
     assert RocmDriver().probe() == [Found("0", "Simulated Radeon (gfx1100, 48 compute units, 4 GiB)")]
     with RocmDriver().open("radeon", DeviceSettings()) as device:
         caps = device.target.caps
         assert device.target.kind == "rocm" and "gfx1100" in caps.features and caps.traps
-        assert device.gpu.units == 48
+        assert device.gpu.units == 48 and fake.count("dispatches") >= 7
     assert not any(fake.count(what) for what in ("allocations", "live signals", "queues"))
+
+
+@pytest.mark.parametrize("feature", ["subgroup", "dot4", "fused", "denormals", "contraction"])
+def test_a_gpu_that_gives_a_wrong_answer_is_refused(
+    fake: FakeRuntime,
+    over: Callable[[FakeRuntime], None],
+    monkeypatch: pytest.MonkeyPatch,
+    kernels: Any,
+    feature: str,
+) -> None:
+    """One bit of one answer is enough."""
+
+    def execute(launch: Launch) -> int:
+        status = kernels.execute(launch)
+        if feature in launch.entry:
+            (answer,) = struct.unpack_from("<8xQ", ctypes.string_at(launch.kernarg, 16))
+            word = ctypes.c_uint32.from_address(answer + 4 * 40)
+            word.value ^= 1
+        return status
+
+    monkeypatch.setattr("poot_rocm_device.compilers.find_compiler", lambda _: kernels)
+    fake.execute(execute)
+    over(fake)
+    with pytest.raises(DeviceNotFound, match=rf"Simulated Radeon gave a wrong answer .*\({feature}: "):
+        RocmDriver().open("", DeviceSettings())
+    assert not any(fake.count(what) for what in ("allocations", "live signals", "queues"))
+
+
+def test_a_gpu_whose_waves_are_of_another_width_is_refused(
+    fake: FakeRuntime, over: Callable[[FakeRuntime], None], monkeypatch: pytest.MonkeyPatch, kernels: Any
+) -> None:
+    """Code of gfx1100's caps runs 32 lanes a wave; gfx942's caps state 64."""
+
+    class Narrow:
+        identity = "narrow"
+
+        def __call__(self, kernel: Kernel, target: Target) -> Compiled:
+            compiled = kernels(kernel, Target("rocm", caps_of(architecture_named("gfx1100"))))
+            code = bytearray(compiled.code)
+            code[48] = architecture_named("gfx942").mach
+            kernels.alias(bytes(code), compiled.code)
+            return Compiled(compiled.name, bytes(code), compiled.entry)
+
+    monkeypatch.setattr("poot_rocm_device.compilers.find_compiler", lambda _: Narrow())
+    fake.gpu("gfx942", 0x4C)
+    fake.execute(kernels.execute)
+    over(fake)
+    with pytest.raises(DeviceNotFound, match="waves of 32 lanes, where 64 are documented"):
+        RocmDriver().open("", DeviceSettings())
 
 
 @pytest.mark.parametrize(

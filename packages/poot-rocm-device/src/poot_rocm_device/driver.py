@@ -48,15 +48,16 @@ class RocmDriver:
         return said or [Missing(NO_GPU)]
 
     def open(self, selector: str, settings: DeviceSettings) -> RocmDevice:
-        """Open a GPU. Raises DeviceNotFound with what there is."""
+        """Open a GPU, which has to give its known answers. Raises DeviceNotFound with what there is."""
         from poot_rocm_device.compilers import find_compiler
-        from poot_rocm_device.opening import known_architecture, open_gpu
+        from poot_rocm_device.opening import known_architecture
+        from poot_rocm_device.proving import open_proved
 
         runtime = _runtime()
         gpu = choose(_gpus(runtime), selector)
         compiler = find_compiler(known_architecture(gpu))
         try:
-            return open_gpu(runtime, gpu, compiler, settings)
+            return open_proved(runtime, gpu, compiler, settings)
         except (HsaError, DeviceLost, OutOfDeviceMemory) as error:
             raise DeviceNotFound(f"{gpu.product} did not open: {error}") from error
 
