@@ -14,6 +14,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from poot_eval.conformance.sample_kernels import silu
 from poot_executor.compile import compile
 from poot_executor.compile.target import Target
 from poot_executor.dtype import DType
@@ -43,15 +44,15 @@ def clang(architecture: Architecture) -> Clang:
 
 
 @pytest.fixture(scope="session")
-def notes() -> Callable[[Path], str]:
-    """`notes(path)` gives a code object's header and metadata as text."""
+def notes() -> Callable[..., str]:
+    """`notes(path)` gives a code object's header and metadata as text, `notes(path, option)` what else it shows."""
     tools = [shutil.which(name) for name in ("llvm-readelf-19", "llvm-readelf")]
     tool = next((path for path in tools if path is not None), None)
     if tool is None:
         pytest.skip("there is no llvm-readelf: install llvm-19")
 
-    def read(path: Path) -> str:
-        command = [tool, "--file-header", "--notes", str(path)]
+    def read(path: Path, *options: str) -> str:
+        command = [tool, *(options or ("--file-header", "--notes")), str(path)]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
     return read
@@ -96,6 +97,20 @@ def check(kernel: Kernel, found: Metadata, architecture: Architecture) -> None:
     assert numbers["group_segment_fixed_size"] <= declared + 16 * len(kernel.shared)
     # A wave of every unit's four has so many registers where a group is as large as it may be.
     assert numbers["vgpr_count"] <= (512 if architecture.wave == 64 else 256)
+
+
+@each_architecture
+def test_numbers_are_rounded_to_nearest_and_denormals_kept(
+    architecture: Architecture, clang: Clang, notes: Callable[..., str], tmp_path: Path
+) -> None:
+    """As the kernel's descriptor sets the float mode that it starts in."""
+    path = tmp_path / "module.hsaco"
+    path.write_bytes(clang.compile(emit_module([silu()], caps_of(architecture)), architecture))
+    words = re.findall(r"^0x[0-9a-f]+ ((?:[0-9a-f]{8} ?)+)", notes(path, "--hex-dump=.rodata"), re.MULTILINE)
+    descriptor = bytes.fromhex("".join(words).replace(" ", ""))
+    assert len(descriptor) == 64
+    # Bits 12 to 19 of the first register word: both roundings to nearest even, no flush of f32, nor of f16 and f64.
+    assert int.from_bytes(descriptor[48:52], "little") >> 12 & 0xFF == 0xF0
 
 
 def every_operation() -> Iterator[Kernel]:
@@ -155,7 +170,7 @@ def places_and_threads(threads: int) -> Kernel:
 
 @each_architecture
 def test_every_operation_compiles(
-    architecture: Architecture, clang: Clang, notes: Callable[[Path], str], tmp_path: Path
+    architecture: Architecture, clang: Clang, notes: Callable[..., str], tmp_path: Path
 ) -> None:
     kernels = [*every_operation(), *(places_and_threads(threads) for threads in (20, 64, 96, 128))]
     _compiled(kernels, architecture, clang, notes, tmp_path)
@@ -163,7 +178,7 @@ def test_every_operation_compiles(
 
 @each_architecture
 def test_every_kernel_of_the_library_compiles(
-    architecture: Architecture, clang: Clang, notes: Callable[[Path], str], tmp_path: Path, library_kernels: ModuleType
+    architecture: Architecture, clang: Clang, notes: Callable[..., str], tmp_path: Path, library_kernels: ModuleType
 ) -> None:
     # Planning takes longer than compiling, and differs little between architectures of one width.
     first = next(a for a in ARCHITECTURES if a.wave == architecture.wave)
@@ -185,7 +200,7 @@ def tiles(architecture: Architecture, library_kernels: ModuleType) -> list[Kerne
 
 @pytest.mark.parametrize("architecture", [a for a in ARCHITECTURES if a.matrix], ids=lambda a: a.name)
 def test_products_of_matrices_compile(
-    architecture: Architecture, clang: Clang, notes: Callable[[Path], str], tmp_path: Path, library_kernels: ModuleType
+    architecture: Architecture, clang: Clang, notes: Callable[..., str], tmp_path: Path, library_kernels: ModuleType
 ) -> None:
     kernels = tiles(architecture, library_kernels)
     _compiled(kernels, architecture, clang, notes, tmp_path, fragments=True)
@@ -195,7 +210,7 @@ def _compiled(
     kernels: list[Kernel],
     architecture: Architecture,
     clang: Clang,
-    notes: Callable[[Path], str],
+    notes: Callable[..., str],
     folder: Path,
     *,
     fragments: bool = False,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 
 from poot_executor.compile.target import Caps
@@ -133,7 +133,7 @@ class Emitter:
         self._lines.append("    " * self._depth + text)
 
     @contextmanager
-    def braces(self, head: str) -> Iterator[None]:
+    def braces(self, head: str) -> Generator[None]:
         """`head {`, what is emitted inside, `}`."""
         self.line(f"{head} {{")
         self._depth += 1

@@ -178,7 +178,7 @@ static int run(const void *kernarg, const unsigned (&groups)[3], unsigned shared
     outcome = POOT_DONE;
     if (together && stacks == nullptr) {
         const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-        void *made = mmap(nullptr, (size_t)STACK * MOST, PROT_READ | PROT_WRITE, flags, -1, 0);
+        void *made = mmap(nullptr, (size_t)STACK * count, PROT_READ | PROT_WRITE, flags, -1, 0);
         if (made == MAP_FAILED) return POOT_REFUSED;
         stacks = (char *)made;
     }
