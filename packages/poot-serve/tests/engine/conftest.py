@@ -74,8 +74,9 @@ class Turns:
         """One turn of the loop; its events."""
         assert self.loop.turn()
         self.turns += 1
-        events = list(self.reports.pop().events)
+        report = self.reports.pop()
         assert not self.reports
+        events = [Tokens(*item) for item in report.tokens] + list(report.events)
         for event in events:
             match event:
                 case Tokens(id, choice):

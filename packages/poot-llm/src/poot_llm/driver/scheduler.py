@@ -162,16 +162,10 @@ class Scheduler:
                     continue
                 budget -= min(pending, self.driver.options.chunk)
             chosen.append(request)
-        place = 0
-        while place < len(chosen):
-            sequence = chosen[place].sequence
-            assert sequence is not None
-            if self.driver.grow([sequence]):
-                victim = self._running[-1]
-                self._preempt(victim)
-                chosen = [r for r in chosen if r is not victim]
-            else:
-                place += 1
+        while chosen and self.driver.grow([r.sequence for r in chosen if r.sequence is not None]):
+            victim = self._running[-1]
+            self._preempt(victim)
+            chosen = [r for r in chosen if r is not victim]
         return chosen
 
     def _preempt(self, request: Request) -> None:

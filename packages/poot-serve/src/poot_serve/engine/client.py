@@ -20,7 +20,7 @@ from poot_llm.sampling import SamplingParams
 from poot_serve.engine.checking import check_request, check_texts
 from poot_serve.engine.errors import Draining, EngineLost, NotReady
 from poot_serve.engine.generation import Generation
-from poot_serve.engine.messages import EngineFacts, Generate, Lost, Message, Ready
+from poot_serve.engine.messages import EngineFacts, Generate, Lost, Message, Ready, Tokens
 from poot_serve.engine.process import EngineProcess
 from poot_serve.engine.requests import LONGEST_RETRY, Requests
 from poot_serve.engine.settings import EngineSettings
@@ -302,6 +302,8 @@ class EngineClient:
             while lost is None:
                 report = await process.next_report()
                 self._heard, self._current = monotonic(), report.stats
+                for id, choice, tokens in report.tokens:
+                    self._requests.handle(Tokens(id, choice, tokens))
                 for event in report.events:
                     if isinstance(event, Ready):
                         was_ready = True

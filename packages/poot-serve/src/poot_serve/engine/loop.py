@@ -72,6 +72,7 @@ class Loop:
         self._answers: dict[Request, tuple[Job, int]] = {}
         self._announced: set[Request] = set()
         self._events: list[Event] = []
+        self._plain: list[tuple[int, int, tuple[int, ...]]] = []
         self._tally = Tally()
         self._mark = perf_counter()
 
@@ -97,8 +98,9 @@ class Loop:
             preemptions=scheduler.preemptions,
             use=self._driver.use(),
         )
-        self._send(Report(tuple(self._events), stats))
+        self._send(Report(tuple(self._events), stats, tuple(self._plain)))
         self._events.clear()
+        self._plain.clear()
 
     # A turn
 
@@ -252,7 +254,9 @@ class Loop:
         if self._announce(request):
             assert request.sequence is not None and request.admitted is not None
             cached, queued = request.sequence.timings.kept_tokens, request.admitted - request.added
-        if delivery.tokens:
+        if delivery.tokens and reason is None and queued is None and not delivery.logprobs:
+            self._plain.append((job.message.id, choice, delivery.tokens))
+        elif delivery.tokens:
             shown = None if failed else reason
             self._events.append(
                 Tokens(job.message.id, choice, delivery.tokens, delivery.logprobs, shown, cached, queued)
