@@ -23,6 +23,11 @@ class Delta:
     logprobs: list[dict[str, Any]] = field(default_factory=list)
     finish_reason: str | None = None
 
+    @property
+    def only_text(self) -> bool:
+        """Whether there is nothing else."""
+        return self.call is None and not self.logprobs and self.finish_reason is None
+
 
 class ChatAnswer:
     """Makes deltas of pieces. Joined, they are the whole answer."""

@@ -20,7 +20,7 @@ from poot_serve.http.metrics import Record
 from poot_serve.http.requests.chat import ChatRequest
 from poot_serve.http.sampling import sampling_params, structure_of
 from poot_serve.http.service import Service
-from poot_serve.http.sse import DONE, frame
+from poot_serve.http.sse import DONE, frame, text_bytes
 from poot_serve.http.tools.parser import ToolParser
 from poot_serve.http.tools.use import ToolUse, tool_use
 
@@ -85,12 +85,17 @@ class _Chat:
         count = generations[0].params.n
         answers = [self.answer() for _ in range(count)]
         begun = [False] * count
+        plain = [self._plain(place) for place in range(count)]
         async for place, piece in coming:
             self.record.piece(place, len(piece.token_ids))
             if not begun[place]:
                 begun[place] = True
                 yield self._chunk(place, {"role": "assistant", "content": ""}, [], None)
             for delta in answers[place].take(piece):
+                if delta.only_text:
+                    before, after = plain[place]
+                    yield before + text_bytes(delta.text) + after
+                    continue
                 added: dict[str, Any] = {}
                 if delta.text:
                     added["content"] = delta.text
@@ -99,6 +104,12 @@ class _Chat:
                 yield self._chunk(place, added, delta.logprobs, delta.finish_reason)
         if self.body.wants_usage:
             yield frame(self.envelope("chat.completion.chunk") | {"choices": [], "usage": usage_of(generations)})
+
+    def _plain(self, place: int) -> tuple[bytes, bytes]:
+        """What stands before and after the text of a chunk that has nothing else, as most of them."""
+        mark = "-text-"
+        before, _, after = self._chunk(place, {"content": mark}, [], None).rpartition(text_bytes(mark))
+        return before, after
 
     def _chunk(self, place: int, delta: dict[str, Any], logprobs: list[dict[str, Any]], reason: str | None) -> bytes:
         choice = {
