@@ -20,6 +20,7 @@ from poot_executor.compile.target import Target
 from poot_executor.device import Compiled, Found, Missing
 from poot_executor.discover import installed
 from poot_executor.errors import DeviceNotFound
+from poot_executor.kernel.fragments import FEATURE as FRAGMENTS
 from poot_executor.kernel.ir import Kernel
 from poot_executor.settings import DeviceSettings
 from poot_rocm_device import driver as driver_module
@@ -29,6 +30,7 @@ from poot_rocm_device.caps import caps_of
 from poot_rocm_device.compilers import CompilerRefused
 from poot_rocm_device.driver import RocmDriver, choose, not_started
 from poot_rocm_device.hsa import LIBRARY
+from poot_rocm_device.hsa_types import Status
 from poot_rocm_device.libraries import runtime_library
 from poot_rocm_device.runtime import Runtime
 
@@ -160,6 +162,7 @@ def kernels(hosting: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> An
     return hosting.Hosting(tmp_path_factory.mktemp("libraries"))
 
 
+@pytest.mark.slow
 def test_a_gpu_is_described_and_opened(
     fake: FakeRuntime, over: Callable[[FakeRuntime], None], monkeypatch: pytest.MonkeyPatch, kernels: Any
 ) -> None:
@@ -171,10 +174,12 @@ def test_a_gpu_is_described_and_opened(
     with RocmDriver().open("radeon", DeviceSettings()) as device:
         caps = device.target.caps
         assert device.target.kind == "rocm" and "gfx1100" in caps.features and caps.traps
+        assert caps.fragments and FRAGMENTS in caps.features
         assert device.gpu.units == 48 and fake.count("dispatches") >= 7
     assert not any(fake.count(what) for what in ("allocations", "live signals", "queues"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("feature", ["subgroup", "dot4", "fused", "denormals", "contraction"])
 def test_a_gpu_that_gives_a_wrong_answer_is_refused(
     fake: FakeRuntime,
@@ -201,6 +206,40 @@ def test_a_gpu_that_gives_a_wrong_answer_is_refused(
     assert not any(fake.count(what) for what in ("allocations", "live signals", "queues"))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", [False, True])
+def test_matrix_fragments_that_are_wrong_are_switched_off(
+    fake: FakeRuntime,
+    over: Callable[[FakeRuntime], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    kernels: Any,
+    lost: bool,
+) -> None:
+    """By one bit of one product, or because the GPU has no such instruction: the device opens without."""
+
+    def execute(launch: Launch) -> int:
+        if "fragment" in launch.entry or "x16" in launch.entry:
+            if lost:
+                return Status.ILLEGAL_INSTRUCTION
+            status = kernels.execute(launch)
+            (answer,) = struct.unpack_from("<8xQ", ctypes.string_at(launch.kernarg, 16))
+            ctypes.c_uint32.from_address(answer).value ^= 1
+            return status
+        return kernels.execute(launch)
+
+    monkeypatch.setattr("poot_rocm_device.compilers.find_compiler", lambda _: kernels)
+    fake.execute(execute)
+    over(fake)
+    with RocmDriver().open("", DeviceSettings()) as device:
+        caps = device.target.caps
+        assert not caps.fragments and FRAGMENTS not in caps.features
+    (record,) = caplog.records
+    assert record.getMessage().startswith("rocm: matrix fragments are switched off")
+    assert ("illegal instruction" if lost else "are wrong") in record.getMessage()
+
+
+@pytest.mark.slow
 def test_a_gpu_whose_waves_are_of_another_width_is_refused(
     fake: FakeRuntime, over: Callable[[FakeRuntime], None], monkeypatch: pytest.MonkeyPatch, kernels: Any
 ) -> None:

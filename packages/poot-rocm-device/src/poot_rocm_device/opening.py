@@ -23,13 +23,22 @@ def known_architecture(gpu: Gpu) -> Architecture:
 
 
 def open_gpu(
-    runtime: Runtime, gpu: Gpu, compiler: Compiler, settings: DeviceSettings, *, packets: int = RING_PACKETS
+    runtime: Runtime,
+    gpu: Gpu,
+    compiler: Compiler,
+    settings: DeviceSettings,
+    *,
+    packets: int = RING_PACKETS,
+    fragments: bool = False,
 ) -> RocmDevice:
-    """A device on a GPU whose kernels a compiler makes. Raises DeviceNotFound."""
+    """A device on a GPU whose kernels a compiler makes, with the matrix fragments of its architecture or without.
+
+    Raises DeviceNotFound.
+    """
     found = pools(runtime.hsa, gpu)
     if found is None:
         raise DeviceNotFound(f"the runtime gives no memory of its own kind for {gpu.product}: look at rocminfo")
-    target = Target("rocm", caps_of(known_architecture(gpu)))
+    target = Target("rocm", caps_of(known_architecture(gpu), fragments=fragments))
     emitter = f"{source_digest('poot_rocm_device')}\n{compiler.identity}"
     cache = CompileCache(settings.cache, emitter=emitter)
     return RocmDevice(runtime, gpu, found, target, compiler, cache, timeout=settings.timeout, packets=packets)

@@ -1,21 +1,39 @@
-"""Known answers before a device is used: arithmetic and operations of waves that were never seen on the hardware."""
+"""Known answers before a device is used: arithmetic, waves and matrices, which were never seen on the hardware."""
 
 from __future__ import annotations
+
+import logging
 
 from poot_executor.errors import DeviceError, DeviceNotFound, Unsupported
 from poot_executor.known_answers import SUBGROUP, Case, answer_of, cases, subgroup_width
 from poot_executor.known_arithmetic import arithmetic_cases
+from poot_executor.known_fragments import fragment_case
 from poot_executor.settings import DeviceSettings
 from poot_rocm_device.agents import Gpu
 from poot_rocm_device.device import Compiler, RocmDevice
-from poot_rocm_device.opening import open_gpu
+from poot_rocm_device.opening import known_architecture, open_gpu
 from poot_rocm_device.runtime import Runtime
+
+logger = logging.getLogger(__name__)
 
 
 def open_proved(runtime: Runtime, gpu: Gpu, compiler: Compiler, settings: DeviceSettings) -> RocmDevice:
-    """A device that gave the known answers of all that its caps state. Raises DeviceNotFound, naming the first wrong
-    one."""
-    device = open_gpu(runtime, gpu, compiler, settings)
+    """A device that gave the known answers of all that its caps state, matrix fragments among it where they were right.
+
+    Raises DeviceNotFound, naming the first wrong answer.
+    """
+    if known_architecture(gpu).matrix is not None:
+        device = _right(open_gpu(runtime, gpu, compiler, settings, fragments=True))
+        reason = _wrong_fragments(device)
+        if reason is None:
+            return device
+        device.close()
+        logger.warning("rocm: matrix fragments are switched off: %s", reason)
+    return _right(open_gpu(runtime, gpu, compiler, settings))
+
+
+def _right(device: RocmDevice) -> RocmDevice:
+    """The device, which is closed and refused at a wrong answer."""
     stated = [case for case in cases() if case.feature in device.target.caps.features]
     # The caps state no contraction, no flushing, and an fma that rounds once.
     for case in (*stated, *arithmetic_cases()):
@@ -23,10 +41,17 @@ def open_proved(runtime: Runtime, gpu: Gpu, compiler: Compiler, settings: Device
         if reason is not None:
             device.close()
             raise DeviceNotFound(
-                f"{gpu.product} gave a wrong answer where the right one is known ({case.feature}: {reason}), so nothing"
-                " that it computes can be relied on: please report this"
+                f"{device.gpu.product} gave a wrong answer where the right one is known ({case.feature}: {reason}), so"
+                " nothing that it computes can be relied on: please report this"
             )
     return device
+
+
+def _wrong_fragments(device: RocmDevice) -> str | None:
+    """What is wrong with the first matrix product that is; None where none is."""
+    caps = device.target.caps
+    reasons = (wrong_answer(device, fragment_case(shape, caps.subgroup_width or 1)) for shape in caps.fragments)
+    return next((reason for reason in reasons if reason is not None), None)
 
 
 def wrong_answer(device: RocmDevice, case: Case) -> str | None:
