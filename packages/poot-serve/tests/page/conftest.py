@@ -1,14 +1,11 @@
-"""A browser, the page, and a server whose answers are written down by the test."""
+"""The page in a browser, and a server whose answers are written down by the test."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +16,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page
 
 SECONDS = 10.0
-SCREENSHOTS = Path(__file__).resolve().parents[4] / "artifacts" / "page"
 
 
 class Answer:
@@ -144,27 +140,6 @@ def scripted() -> Iterator[Scripted]:
     thread.join()
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Debian's Chromium. CI has it; elsewhere its absence is a skip.
-
-    A module's, not the session's: while it is there, playwright's event loop runs in this thread, and no other can.
-    """
-    from playwright.sync_api import sync_playwright
-
-    path = shutil.which("chromium") or shutil.which("chromium-browser")
-    if path is None:
-        reason = "there is no chromium on the path"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    with sync_playwright() as playwright:
-        # Without a sandbox: containers rarely allow one, and the page is this repository's own.
-        launched = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
-        yield launched
-        launched.close()
-
-
 @pytest.fixture
 def wrong() -> list[str]:
     """What the page's scripts threw and what its policy forbade."""
@@ -203,10 +178,3 @@ def page(tab: Page, scripted: Scripted, wrong: list[str]) -> Iterator[Page]:
     tab.remove_listener("pageerror", thrown)
     tab.remove_listener("console", said)
     assert wrong == []
-
-
-@pytest.fixture(scope="session")
-def screenshots() -> Path:
-    """Where pictures of the page are kept; not committed."""
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    return SCREENSHOTS
