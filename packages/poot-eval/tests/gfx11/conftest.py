@@ -55,7 +55,8 @@ class Kernels:
             else:
                 packed = struct.pack(_FORMS[type(argument)], argument)
             kernarg += bytes(-len(kernarg) % len(packed)) + packed
-        block = np.frombuffer(kernarg, np.uint8)
+        # Compilers load whole runs of scalar registers, past the last argument: the block is one of 64 bytes' multiples.
+        block = np.frombuffer(kernarg + bytes(-len(kernarg) % 64), np.uint8)
         at = space.add("kernarg", block, writable=False)
         code = np.frombuffer(bytearray(self.program.code_object.image), np.uint8)
         base = space.add("code object", code, writable=False, address=0x7000_0000_0000)

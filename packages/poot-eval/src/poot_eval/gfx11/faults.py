@@ -55,3 +55,12 @@ class WaitFault(KernelError):
         self.register = register
         self.address = address
         self.pending = pending
+
+
+class MatrixFault(KernelError):
+    """A matrix product that not every lane takes part in, or whose operands are not laid out as it takes them."""
+
+    def __init__(self, kernel: str, text: str, address: int, why: str) -> None:
+        super().__init__(f"kernel {kernel}: {text!r} at {address:#x}: {why}")
+        self.kernel = kernel
+        self.address = address

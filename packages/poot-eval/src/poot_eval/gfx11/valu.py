@@ -18,6 +18,7 @@ from poot_eval.gfx11.division import DIVISIONS
 from poot_eval.gfx11.floats import FLOATS
 from poot_eval.gfx11.integers import INTEGERS
 from poot_eval.gfx11.lanes import LANES
+from poot_eval.gfx11.matrix import build_matrix
 from poot_eval.gfx11.operands import EXEC, VCC, Operand, parse_operand
 from poot_eval.gfx11.packed import build_packed, flags
 from poot_eval.gfx11.rules import Rule, clamp, flush, saturate
@@ -53,6 +54,8 @@ def build_vector(instruction: Instruction, lanes: int) -> Step | None:
         return special(instruction, lanes)
     if instruction.base.startswith(("v_pk_", "v_dot", "v_fma_mix")):
         return build_packed(instruction)
+    if instruction.base.startswith("v_wmma_"):
+        return build_matrix(instruction, lanes)
     if instruction.base == "v_swap_b32":
         return _swap(instruction)
     parts = _parts(instruction, lanes)
