@@ -109,7 +109,7 @@ class RocmDevice(KernelDevice):
         self._flights: deque[Flight] = deque()
         self._timed: tuple[int, int] | None = None
         runtime.watch(gpu.agent, self._queue.latch)
-        runtime.close_at_exit(self)
+        runtime.hold(self)
 
     @property
     def target(self) -> Target:
@@ -321,4 +321,5 @@ class RocmDevice(KernelDevice):
         # Code goes last: nothing can run it now.
         for kernel in self._loaded.values():
             self._hsa.unload(kernel.executable)
+        self._runtime.let_go(self)
         self.poison("it was closed")

@@ -24,25 +24,30 @@ QUEUE_ERRORS: Mapping[int, str] = {
 
 
 class Latch:
-    """The first fault of one device. `release` lets go whoever waits; it is called once, on the thread that reports."""
+    """The first fault of one device. `release` lets go whoever waits, on the thread that reports."""
 
     def __init__(self, release: Callable[[], None]) -> None:
         self._release = release
-        self.reason = ""
+        # Several threads may report: appending is one step of the interpreter, so one of them is first.
+        self._reasons: list[str] = []
+
+    @property
+    def reason(self) -> str:
+        """The first fault; "" where there was none."""
+        return self._reasons[0] if self._reasons else ""
 
     def trip(self, reason: str) -> None:
-        """Keep a reason, unless there is one. Never raises: what calls it is no Python."""
+        """Take a fault down. Never raises: what calls it is no Python."""
+        self._reasons.append(reason)
         try:
-            if not self.reason:
-                self.reason = reason
-                self._release()
+            self._release()
         # Whoever waits looks at the reason again and again anyway.
         except Exception:  # noqa: BLE001
             return
 
     def check(self) -> None:
         """Raise DeviceLost once there was a fault."""
-        if self.reason:
+        if self._reasons:
             raise DeviceLost(f"{self.reason}: the context is lost and poisoned: open the device again in a new process")
 
 

@@ -45,7 +45,7 @@ class Runtime:
         if status != Status.SUCCESS:
             raise NotStarted(status, self.hsa.words(status))
         self._latches: dict[int, weakref.WeakSet[Latch]] = {}
-        self._devices: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._devices: set[Closable] = set()
         # Referred to as long as the process lives: the runtime calls it whenever it likes.
         self._handler = EventCallback(self._on_event)
         if self.hsa.register_event_handler(self._handler) != Status.SUCCESS:
@@ -60,21 +60,31 @@ class Runtime:
         """Trip the latch at events of an agent, as long as somebody holds it."""
         self._latches.setdefault(agent, weakref.WeakSet()).add(latch)
 
-    def close_at_exit(self, device: Closable) -> None:
-        """Close a device before the interpreter ends, unless it is gone by then."""
+    def hold(self, device: Closable) -> None:
+        """Keep a device until `let_go`, and close it before the interpreter ends: the runtime may call back into it as
+        long as it has a queue."""
         self._devices.add(device)
+
+    def let_go(self, device: Closable) -> None:
+        """The device has no queue any more."""
+        self._devices.discard(device)
 
     def _on_event(self, event: Any, _data: int | None) -> int:
         """Always success: with anything else the runtime ends the process."""
         try:
             told = event.contents
             reason = describe_event(told)
-            for latch in list(self._latches.get(told.memory_fault.agent, ())):
+            for latch in self._concerned(told.memory_fault.agent):
                 latch.trip(reason)
         # An exception would be printed, and lost.
         except Exception:  # noqa: BLE001
             return Status.SUCCESS
         return Status.SUCCESS
+
+    def _concerned(self, agent: int) -> list[Latch]:
+        """Who watches an agent; everybody where nobody does, since an event that nobody hears of is a wait in vain."""
+        watching = list(self._latches.get(agent, ()))
+        return watching or [latch for latches in list(self._latches.values()) for latch in latches]
 
     def _end(self) -> None:
         for device in list(self._devices):

@@ -54,6 +54,7 @@ typedef struct {
   int argument;
   long after;              // dispatches (or copies) until it happens
   long dispatches, barriers, reordered, spurious, doorbells, copies, allocations, signals, live_signals, queues;
+  long running;            // queues in the middle of packets
   char error[256];
 } state;
 

@@ -80,10 +80,12 @@ static void run(queue *q, const packet *p) {
 
 static void run_pending(queue *q, processor *self) {
   if (!self->count) return;
+  if (G.reverse && self->count > 1) G.reordered += self->count;
+  __atomic_add_fetch(&G.running, 1, __ATOMIC_SEQ_CST);
   open_device_memory();
   for (int k = 0; k < self->count && !q->dead; k++) run(q, &self->pending[G.reverse ? self->count - 1 - k : k]);
   close_device_memory();
-  if (G.reverse && self->count > 1) G.reordered += self->count;
+  __atomic_sub_fetch(&G.running, 1, __ATOMIC_SEQ_CST);
   self->count = 0;
 }
 

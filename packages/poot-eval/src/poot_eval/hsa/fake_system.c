@@ -66,7 +66,7 @@ API long fake_count(const char *what) {
       {"dispatches", G.dispatches}, {"barriers", G.barriers},       {"reordered", G.reordered},
       {"spurious", G.spurious},     {"doorbells", G.doorbells},     {"copies", G.copies},
       {"signals", G.signals},       {"live signals", G.live_signals}, {"allocations", G.allocations},
-      {"queues", G.queues},         {"references", G.references},
+      {"queues", G.queues},         {"references", G.references},   {"running", G.running},
   };
   for (size_t k = 0; k < sizeof counts / sizeof *counts; k++)
     if (!strcmp(counts[k].name, what)) return counts[k].value;

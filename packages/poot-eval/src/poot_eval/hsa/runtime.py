@@ -165,7 +165,8 @@ class FakeRuntime:
 
     def count(self, what: str) -> int:
         """How many of "dispatches", "barriers", "reordered" (packets), "spurious" (waits), "doorbells", "copies" and
-        "signals" (made) there have been; how many "live signals", "allocations", "queues" and "references" there are.
+        "signals" (made) there have been; how many "live signals", "allocations", "queues" and "references" there are,
+        and how many queues are "running" packets.
         """
         number = int(self._library.fake_count(what.encode()))
         assert number >= 0, what
