@@ -99,6 +99,12 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def served() -> type[Served]:
+    """What starts a server of a test's own."""
+    return Served
+
+
+@pytest.fixture(scope="session")
 def server(checkpoint: Path) -> Iterator[Served]:
     """The server that most tests share."""
     with open_or_skip("vpu"):

@@ -51,9 +51,9 @@ class Reader:
 
 
 @pytest.fixture
-def own_server(server: Any, checkpoint: Path) -> Iterator[Any]:
+def own_server(served: Any, server: Any, checkpoint: Path) -> Iterator[Any]:
     """A server of the test's own, whose steps the shared one has compiled."""
-    made = type(server)(
+    made = served(
         checkpoint, "--device", "vpu:cpu", "--rows", "2", "--chunk", "64", "--lazy", "--drain-seconds", str(DRAIN)
     )
     try:
