@@ -37,6 +37,21 @@ def test_what_is_kept_is_read(tmp_path):
     assert (folder.rejected, folder.warning) == (0, None)
 
 
+def test_what_is_held_survives_the_file_and_touches_it_no_more(tmp_path, rng):
+    folder, path = BlobFolder(tmp_path), tmp_path / f"{KEY.hex()}.vpu"
+    blob = rng.bytes(600 * PAGE + 10)
+    folder.write(KEY, b"text", [b"other", blob])
+    entry = folder.read(KEY)
+    entry.hold(1, PAGE - 1, PAGE + 1)
+    entry.hold(1, 600 * PAGE, 600 * PAGE + 10)
+    entry.settle()
+    with path.open("r+b") as file:  # as no writer of poot does: it shows what is read from where
+        file.write(bytes(path.stat().st_size))
+    held = entry.blobs[1].tobytes()
+    assert held[: 2 * PAGE] == blob[: 2 * PAGE] and held[600 * PAGE :] == blob[600 * PAGE :]
+    assert not any(held[2 * PAGE : 600 * PAGE])
+
+
 def test_a_damaged_entry_is_none(tmp_path, rng):
     folder, path = kept(tmp_path)
     whole = path.read_bytes()

@@ -19,7 +19,7 @@ import os
 import struct
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -37,25 +37,33 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry:
-    """What was kept: `text` as bytes, `blobs` as views of the mapped file. `settle` gives its pages back: they are read
-    again where they are touched."""
+    """What was kept: `text` as bytes, `blobs` as views of the mapped file, which is this process's own to write.
+
+    `settle` gives its pages back, which are read again where they are touched. A touch brings as much with it as the
+    kernel holds together, two megabytes often: so what is read again and again is held apart (`hold`), in `pages`.
+    """
 
     text: bytes
     blobs: tuple[Bytes, ...]
     mapped: mmap.mmap
+    pages: set[int] = field(default_factory=set)
+
+    def hold(self, number: int, start: int, stop: int) -> None:
+        """Copy the pages of a blob's bytes, so that reading them touches the file no more."""
+        at = self.blobs[number].ctypes.data - np.frombuffer(self.mapped, np.uint8).ctypes.data
+        for page in range((at + start) // PAGE, -(-(at + stop) // PAGE)):
+            self.mapped[page * PAGE] = self.mapped[page * PAGE]  # a write, and so a page of its own
+            self.pages.add(page)
 
     def settle(self) -> None:
-        """Drop the mapped pages from this process's resident set."""
-        if hasattr(mmap, "MADV_DONTNEED"):
-            self.mapped.madvise(mmap.MADV_DONTNEED)
-
-
-def small_pages(mapped: mmap.mmap) -> None:
-    """Map a file by pages of the processor alone. Models read small constants all over it, and with large ones each
-    would bring two megabytes of weights, which nothing reads any more, into the resident set."""
-    if hasattr(mmap, "MADV_NOHUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without large pages knows no such advice
-            mapped.madvise(mmap.MADV_NOHUGEPAGE)
+        """Drop the other pages from this process's resident set."""
+        if hasattr(mmap, "MADV_DONTNEED") and mmap.PAGESIZE == PAGE:
+            start = 0
+            for page in [*sorted(self.pages), -(-len(self.mapped) // PAGE)]:
+                if start < page:
+                    length = min(page * PAGE, len(self.mapped)) - start * PAGE
+                    self.mapped.madvise(mmap.MADV_DONTNEED, start * PAGE, length)
+                start = page + 1
 
 
 class BlobFolder:
@@ -78,8 +86,7 @@ class BlobFolder:
         path = self._path(key)
         try:
             with path.open("rb") as file:
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            small_pages(mapped)
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:  # an empty file cannot be mapped

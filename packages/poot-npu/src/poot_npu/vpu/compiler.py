@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import openvino
 
 from poot_executor.cache import source_digest
 from poot_executor.compile.program import Program
 from poot_executor.dtype import DType
 from poot_executor.weights import WeightKey
-from poot_npu.vpu.blobs import BlobFolder, Entry
+from poot_npu.vpu.blobs import PAGE, BlobFolder, Entry
 from poot_npu.vpu.faces import read, written
-from poot_npu.vpu.memory import give_back_freed
+from poot_npu.vpu.memory import give_back_freed, large_apart
 from poot_npu.vpu.model import Interface, Lowered, contracted_rows, lower_program
 from poot_npu.vpu.modes import Mode
 from poot_npu.vpu.packed import shared
-from poot_npu.vpu.prepared import Prepared
-from poot_npu.vpu.weights import Stored
+from poot_npu.vpu.prepared import Contraction, Prepared
+from poot_npu.vpu.weights import Bytes, Stored
 
 LEAST_BYTES = 1 << 20
 """Of weights: models of less are compiled about as fast as they are found, and would fill the folder."""
@@ -63,7 +65,8 @@ class Compiler:
         Raises Unsupported naming an operation, and what OpenVINO raises.
         """
         try:
-            return self._found(program, weights)
+            with large_apart():
+                return self._found(program, weights)
         finally:
             for weight in weights.values():
                 weight.settle()
@@ -86,7 +89,8 @@ class Compiler:
         if found is None:
             fresh = self._made(lowered, properties)
             blobs = [model.export_model().getbuffer() for model in fresh.models if model is not None]
-            self.blobs.write(key, written(fresh.faces, program), blobs)
+            held = _beside(blobs, _bytes_of(fresh.keep))
+            self.blobs.write(key, json.dumps(held).encode() + b"\n" + written(fresh.faces, program), blobs)
             # What is read back from disk shares its constants with the file, and needs no copies of the weights.
             entry = self.blobs.read(key)
             found = None if entry is None else self._imported(entry, program, lowered, properties)
@@ -110,7 +114,10 @@ class Compiler:
     ) -> Compiled | None:
         """None for an entry that the runtime, or this version, does not take."""
         try:
-            faces = read(entry.text, program)
+            held, _, text = entry.text.partition(b"\n")
+            faces = read(text, program)
+            for number, start, stop in json.loads(held):
+                entry.hold(number, start, stop)
             if len(faces) != len(lowered.plan.stages):
                 raise ValueError(f"{len(faces)} models of {len(lowered.plan.stages)} stages")  # noqa: TRY301
             blobs = (shared(blob, blob.shape, openvino.Type.u8) for blob in entry.blobs)
@@ -146,3 +153,29 @@ class Compiler:
             ",".join(able),
         ]
         return "\n".join(facts)
+
+
+def _beside(blobs: Sequence[memoryview], weights: Sequence[Bytes]) -> list[tuple[int, int, int]]:
+    """What lies between a model's weights in its blob, as (blob, start, stop): the plug-in has the weights in its own
+    order, and reads the rest in every step. Weights are looked for in the order in which they are likely to lie there.
+    """
+    places: list[tuple[int, int, int]] = []
+    for number, blob in enumerate(blobs):
+        whole, end, found = bytes(blob), 0, []
+        for weight in weights:
+            beginning = weight[:PAGE].tobytes()
+            start = whole.find(beginning, end)
+            start = whole.find(beginning) if start < 0 else start
+            if start >= 0 and whole[start : start + weight.nbytes] == weight.data:
+                end = start + weight.nbytes
+                found.append((start, end))
+        found.sort()
+        places += [(number, stop, start) for (_, stop), (start, _) in itertools.pairwise(found) if stop < start]
+    return places
+
+
+def _bytes_of(kept: Iterable[Any]) -> list[Bytes]:
+    """The weights among what models keep, as bytes."""
+    contractions = [item for keep in kept for item in keep if isinstance(item, Contraction)]
+    arrays = [a for c in contractions for a in (c.scale, c.zero, c.minimum, c.quants) if a is not None]
+    return [array.reshape(-1).view(np.uint8) for array in arrays if array.nbytes >= PAGE]

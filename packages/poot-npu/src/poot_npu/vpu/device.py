@@ -17,7 +17,7 @@ from poot_executor.settings import DeviceSettings
 from poot_executor.weights import StoredTensor, WeightKey
 from poot_npu.vpu.caps import caps_of
 from poot_npu.vpu.compiler import Compiled, Compiler
-from poot_npu.vpu.memory import Memory, available, memory_of, zeros
+from poot_npu.vpu.memory import Memory, available, give_back_freed, memory_of, zeros
 from poot_npu.vpu.model import Lowered
 from poot_npu.vpu.modes import Mode
 from poot_npu.vpu.recording import VpuRecording, bind
@@ -235,6 +235,8 @@ class VpuDevice(Device):
             flight.fault = self._lost(error)
         if models is not None:
             models.made.settle()  # first steps touch what importing left alone
+            if models.steps in (1, FIRST_STEPS):
+                give_back_freed()
 
     def _lost(self, error: Exception) -> DeviceLost:
         self._unusable = f"OpenVINO failed: {' '.join(str(error).split())}"

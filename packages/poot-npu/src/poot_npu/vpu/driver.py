@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from poot_executor.device import Found, Missing
 from poot_executor.errors import DeviceNotFound
 from poot_executor.settings import DeviceSettings
-from poot_npu.vpu.modes import Mode, modes
+from poot_npu.vpu.modes import FAST, Mode, modes
 from poot_npu.vpu.runtime import NotUsable, load
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class VpuDriver:
         from poot_npu.vpu.device import VpuDevice
 
         core = openvino.Core()
-        return VpuDevice(core, choose(modes(core.available_devices), selector), settings)
+        return VpuDevice(core, choose(modes(_offered(core, selector)), selector), settings)
 
 
 def choose(offered: list[Mode], selector: str) -> Mode:
@@ -49,6 +50,15 @@ def choose(offered: list[Mode], selector: str) -> Mode:
     there = ", ".join(f"vpu:{mode.selector}" for mode in offered) or "no device"
     wants = " (an Intel NPU needs a Core Ultra processor and Intel's NPU driver)" if selector.startswith("npu") else ""
     raise DeviceNotFound(f"there is no vpu:{selector}{wants}; there is {there}")
+
+
+def _offered(core: Any, selector: str) -> list[str]:
+    """The devices there are. For a CPU that is asked for by name the other plug-ins are not loaded."""
+    if selector.lower() in ("cpu", "cpu" + FAST):
+        with contextlib.suppress(RuntimeError):
+            core.get_property("CPU", "FULL_DEVICE_NAME")
+            return ["CPU"]
+    return list(core.available_devices)
 
 
 def _name(core: Any, mode: Mode) -> str:

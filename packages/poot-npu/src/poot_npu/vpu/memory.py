@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,8 @@ from poot_executor.errors import OutOfMemory
 
 Bytes = NDArray[np.uint8]
 ALIGNMENT = 64
+MMAP_THRESHOLD = -3
+"""`M_MMAP_THRESHOLD` of malloc.h."""
 
 
 @dataclass(slots=True, eq=False)
@@ -29,6 +32,22 @@ class Memory:
     weight: object = None
     window: object = None
     finite: bool = True
+
+
+@contextlib.contextmanager
+def large_apart() -> Iterator[None]:
+    """Meanwhile the GNU C library takes memory of 128 kB or more from the kernel each on its own: what making a model
+    frees leaves no holes between what it keeps. Elsewhere nothing happens."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        yield
+        return
+    mallopt(MMAP_THRESHOLD, 128 << 10)
+    try:
+        yield
+    finally:
+        mallopt(MMAP_THRESHOLD, 4 << 20)
 
 
 def give_back_freed() -> None:
