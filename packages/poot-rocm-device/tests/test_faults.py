@@ -69,6 +69,7 @@ def test_a_release_that_raises_is_no_ones_but_the_fault_stays() -> None:
         (event(0, address=0x2000, reason=0b11), "at address 0x2000 (the page is not there, it is read only)"),
         (event(0, address=0x3000, reason=1 << 30), "at address 0x3000 (reason 0x40000000)"),
         (event(1), "the GPU hung and was reset"),
+        (event(2), "an error of its memory"),
         (event(9), "the GPU reported event 9"),
     ],
 )
@@ -88,6 +89,13 @@ def test_the_handler_says_success_whatever_it_is_told(runtime: Runtime) -> None:
     assert runtime._on_event(None, None) == Status.SUCCESS
     assert runtime._on_event(ctypes.pointer(event(0, agent=0x20)), None) == Status.SUCCESS
     assert latch.reason
+
+
+def test_the_end_of_the_runtime_is_no_fault(runtime: Runtime) -> None:
+    latch = Latch(lambda: None)
+    runtime.watch(0x20, latch)
+    assert runtime._on_event(ctypes.pointer(event(3, agent=0)), None) == Status.SUCCESS
+    assert not latch.reason
 
 
 def test_an_event_is_told_to_whom_it_concerns(runtime: Runtime) -> None:

@@ -54,7 +54,7 @@ NUMBERS = {
     "HSA_PACKET_HEADER_SCACQUIRE_FENCE_SCOPE": hsa_types.ACQUIRE_AT,
     "HSA_PACKET_HEADER_SCRELEASE_FENCE_SCOPE": hsa_types.RELEASE_AT,
 }
-"""By the headers' names. Two numbers are of later headers than Debian's: MEMORY_AVAIL and HARDWARE_EXCEPTION."""
+"""By the headers' names. MEMORY_AVAIL and all events but the first are of later headers than Debian's."""
 
 
 @pytest.fixture(scope="module")

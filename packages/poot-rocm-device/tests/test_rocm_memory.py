@@ -58,14 +58,17 @@ def test_where_each_kind_lies(device: RocmDevice, runtime: Runtime, fake: FakeRu
 def test_out_of_memory_names_what_was_asked_and_leaves_the_device(
     fake: FakeRuntime, device: RocmDevice, interpreting: ModuleType
 ) -> None:
+    """More than there ever was, and more than is left."""
     fake.limit(8 * MIB)
+    held = device.allocate(BufferKind.WEIGHT, 4 * MIB)
     before = fake.count("allocations")
-    for nbytes in (9 * MIB, 1 << 40, 1 << 56):
+    for nbytes in (5 * MIB, 9 * MIB, 1 << 40, 1 << 56):
         with pytest.raises(OutOfMemory) as raised:
             device.allocate(BufferKind.WEIGHT, nbytes)
         assert raised.value.asked == nbytes and raised.value.limit == 1 << 32
         assert "weight" in str(raised.value)
     assert fake.count("allocations") == before
+    device.free(held)
     step = interpreting.Step(device)
     places = np.arange(interpreting.N)
     assert np.array_equal(step.run(places), interpreting.expected(places))

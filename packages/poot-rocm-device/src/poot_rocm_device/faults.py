@@ -60,6 +60,8 @@ def describe_event(event: Event) -> str:
         return f"the GPU faulted at address {fault.virtual_address:#x} ({why})"
     if event.event_type == EventType.HARDWARE_EXCEPTION:
         return "the GPU hung and was reset, or reported an exception of its hardware"
+    if event.event_type == EventType.MEMORY_ERROR:
+        return "the GPU reported an error of its memory"
     return f"the GPU reported event {event.event_type}"
 
 

@@ -186,7 +186,13 @@ class Hsa:
     def allocate(self, pool: int, nbytes: int) -> int:
         """The address of new memory, not zeroed. Raises OutOfDeviceMemory."""
         address = c_void_p()
-        self._call("hsa_amd_memory_pool_allocate", pool, nbytes, 0, ctypes.byref(address))
+        try:
+            self._call("hsa_amd_memory_pool_allocate", pool, nbytes, 0, ctypes.byref(address))
+        except HsaError as error:
+            # The answer where the pool could not hold as much if it were empty.
+            if error.status == Status.INVALID_ALLOCATION:
+                raise OutOfDeviceMemory(str(error)) from error
+            raise
         assert address.value is not None
         return address.value
 

@@ -66,6 +66,7 @@ class Status(IntEnum):
     SUCCESS = 0
     INFO_BREAK = 1
     ERROR = 0x1000
+    INVALID_ALLOCATION = 0x1003
     OUT_OF_RESOURCES = 0x1008
     INVALID_PACKET_FORMAT = 0x1009
     INVALID_ISA = 0x100F
@@ -139,10 +140,12 @@ LESS_THAN, BLOCKED, ACTIVE = 2, 0, 1
 
 
 class EventType(IntEnum):
-    """hsa_amd_event_type_t; the headers of ROCm 5.2 have the first alone."""
+    """hsa_amd_event_type_t; the headers of ROCm 5.2 have the first alone. SHUTDOWN is no fault and has no agent."""
 
     MEMORY_FAULT = 0
     HARDWARE_EXCEPTION = 1
+    MEMORY_ERROR = 2
+    SHUTDOWN = 3
 
 
 class Scope(IntEnum):

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from poot_executor.errors import DeviceNotFound, PootError
 from poot_rocm_device.faults import Latch, describe_event
 from poot_rocm_device.hsa import LIBRARY, Hsa
-from poot_rocm_device.hsa_types import EventCallback, Status
+from poot_rocm_device.hsa_types import EventCallback, EventType, Status
 
 
 class Closable(Protocol):
@@ -73,6 +73,8 @@ class Runtime:
         """Always success: with anything else the runtime ends the process."""
         try:
             told = event.contents
+            if told.event_type == EventType.SHUTDOWN:
+                return Status.SUCCESS
             reason = describe_event(told)
             for latch in self._concerned(told.memory_fault.agent):
                 latch.trip(reason)

@@ -120,7 +120,9 @@ API hsa_status_t hsa_amd_memory_pool_allocate(
     if (arena == MAP_FAILED) abort();
   }
   hsa_status_t status = HSA_STATUS_SUCCESS;
-  if (nbytes > ARENA_BYTES || arena_used + pages(nbytes) + PAGE > ARENA_BYTES ||
+  if (device && nbytes > G.limit) {
+    status = HSA_STATUS_ERROR_INVALID_ALLOCATION;
+  } else if (nbytes > ARENA_BYTES || arena_used + pages(nbytes) + PAGE > ARENA_BYTES ||
       (device && device_bytes + pages(nbytes) > G.limit)) {
     status = HSA_STATUS_ERROR_OUT_OF_RESOURCES;
   } else {
