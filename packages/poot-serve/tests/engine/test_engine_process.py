@@ -17,6 +17,7 @@ import pytest
 
 from poot_executor.errors import RequestError
 from poot_llm.driver import DriverOptions, FinishReason
+from poot_llm.guided.limits import GuideLimits
 from poot_llm.guided.spec import StructuredOutputs
 from poot_llm.llm import LLM
 from poot_llm.sampling import SamplingParams
@@ -31,6 +32,7 @@ from poot_serve.engine.errors import (
     SlowReader,
 )
 from poot_serve.engine.generation import Generation, Piece
+from poot_serve.engine.settings import EngineSettings
 
 pytestmark = pytest.mark.device("vpu")
 
@@ -192,39 +194,83 @@ def test_a_time_that_is_over(engines: Any, engine: EngineClient) -> None:
     assert isinstance(error, DeadlineExceeded) and "0.02 s" in str(error)
 
 
-def test_slow_readers_are_bounded_and_hold_nobody_up(engines: Any) -> None:
-    with engines.client(buffer_tokens=20) as client:
+@pytest.fixture(scope="module")
+def narrow(engines: Any) -> Iterator[EngineClient]:
+    """One that lets little wait."""
+    with engines.client(buffer_tokens=20, queue=2, guides=GuideLimits(pending=1)) as client:
 
-        async def slow() -> tuple[list[Exception], list[Piece]]:
-            await client.ready()
-            sleeper = await client.submit(PROMPT, LONG)
-            quick = await pieces(client, PROMPT, LONG)
-            return await outcome(sleeper), quick
-
-        raised, quick = engines.run(slow())
-        (error,) = raised
-        assert isinstance(error, SlowReader) and error.tokens > 20
-        assert len(ids(quick)) == 50
-        assert client.open_requests == 0
-
-
-def test_more_than_may_wait_are_told_to_come_back(engines: Any) -> None:
-    with engines.client(queue=2) as client:
-
-        async def crowd() -> None:
-            with pytest.raises(NotReady) as early:
+        async def early() -> None:
+            with pytest.raises(NotReady) as refused:
                 await client.submit(PROMPT, LONG)
-            assert early.value.retry_after is not None
+            assert refused.value.retry_after is not None
             await client.ready()
-            taken = [await client.submit(PROMPT, LONG) for _ in range(4)]
-            with pytest.raises(Overloaded) as refused:
-                await client.submit(PROMPT, LONG)
-            assert refused.value.retry_after >= 1
-            for generation in taken:
-                assert await outcome(generation) == []
-            assert len(await pieces(client, PROMPT, GREEDY)) > 0
 
-        engines.run(crowd())
+        engines.run(early())
+        yield client
+
+
+def test_slow_readers_are_bounded_and_hold_nobody_up(engines: Any, narrow: EngineClient) -> None:
+    async def slow() -> tuple[list[Exception], list[Piece]]:
+        sleeper = await narrow.submit(PROMPT, LONG)
+        quick = await pieces(narrow, PROMPT, LONG)
+        return await outcome(sleeper), quick
+
+    raised, quick = engines.run(slow())
+    (error,) = raised
+    assert isinstance(error, SlowReader) and error.tokens > 20
+    assert len(ids(quick)) == 50
+    assert narrow.open_requests == 0
+
+
+def test_more_than_may_wait_are_told_to_come_back(engines: Any, narrow: EngineClient) -> None:
+    async def crowd() -> None:
+        taken = [await narrow.submit(PROMPT, GREEDY) for _ in range(4)]
+        with pytest.raises(Overloaded) as refused:
+            await narrow.submit(PROMPT, GREEDY)
+        assert refused.value.retry_after >= 1
+        for generation in taken:
+            assert await outcome(generation) == []
+        assert len(await pieces(narrow, PROMPT, GREEDY)) > 0
+
+    engines.run(crowd())
+
+
+def test_constraints_that_wait_to_be_compiled_are_bounded(engines: Any, narrow: EngineClient) -> None:
+    async def crowd() -> None:
+        assert narrow.pid is not None
+        os.kill(narrow.pid, signal.SIGSTOP)
+        guided = replace(GREEDY, ignore_eos=False, structured_outputs=StructuredOutputs(choice=("yes", "no")))
+        first = asyncio.create_task(pieces(narrow, PROMPT, guided))
+        await asyncio.sleep(0.05)
+        with pytest.raises(Overloaded):
+            await narrow.submit(PROMPT, guided)
+        plain = await narrow.submit(PROMPT, GREEDY)
+        os.kill(narrow.pid, signal.SIGCONT)
+        assert text(await first) in ("yes", "no") and await outcome(plain) == []
+
+    engines.run(crowd())
+
+
+def test_what_the_process_prints_is_logged(engines: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """What poot refuses by name leaves no traceback and is not tried again; what nobody foresaw does, and is."""
+    with engines.client(driver={"max_entry_bytes": 1}) as client, caplog.at_level("WARNING", "poot.serve"):
+        state = engines.run(client.ended())
+        assert state.phase is Phase.FAILED and "CompileLimit" in state.reason
+    assert client.losses == 1 and not any(message.startswith("engine ") for message in caplog.messages)
+    settings = EngineSettings(engines.model, "vpu:cpu")
+    object.__setattr__(settings, "driver", "no options")
+    caplog.clear()
+
+    async def broken() -> None:
+        client = EngineClient(settings)
+        await client.start()
+        state = await client.ended()
+        assert state.phase is Phase.FAILED and "AttributeError" in state.reason and client.losses == 2
+        await client.close()
+
+    with caplog.at_level("WARNING", "poot.serve"):
+        engines.run(broken())
+    assert sum("AttributeError" in message and message.startswith("engine ") for message in caplog.messages) >= 2
 
 
 def test_it_drains_within_its_bound(engines: Any) -> None:

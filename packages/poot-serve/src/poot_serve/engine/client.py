@@ -160,6 +160,8 @@ class EngineClient:
         """
         ids = self.check(prompt_ids, params)
         self._admit()
+        if params.structured_outputs is not None:
+            self._requests.admit_structure(self.settings.guides.pending)
         limit = self.settings.request_seconds if seconds is None else seconds
         generation = self._requests.generation(ids, params, self.handle.tokenizer, limit)
         self._send(Generate(generation.id, ids, params))
@@ -282,7 +284,7 @@ class EngineClient:
                 self._process.end()
 
     def _lost(self, loss: _Loss) -> None:
-        _LOG.error("the engine was lost: %s", loss.reason)
+        _LOG.error("the engine %s: %s", "did not open" if loss.refused else "was lost", loss.reason)
         self._losses += 1
         self._before = self._current.ended().after(self._before)
         self._current = EngineStats()
@@ -318,6 +320,7 @@ class EngineClient:
             how = await process.kill()
         finally:
             watch.cancel()
+            process.end()
             self._process = None
         if lost is not None:
             return _Loss(f"{lost.kind}: {lost.reason}", lost.refused), was_ready

@@ -139,6 +139,11 @@ class Generation(AsyncIterator[Piece]):
 
     # The client
 
+    @property
+    def awaited(self) -> bool:
+        """Whether the engine has still to say that it accepts it."""
+        return self._accepted is not None and not self._accepted.done()
+
     async def accepted(self) -> None:
         """Wait until the engine has accepted it. Raises what refused it."""
         self._accepted = asyncio.get_running_loop().create_future()
@@ -150,7 +155,7 @@ class Generation(AsyncIterator[Piece]):
 
     def accept(self) -> None:
         """The engine accepted it."""
-        if self._accepted is not None and not self._accepted.done():
+        if self._accepted is not None and self.awaited:
             self._accepted.set_result(None)
 
     def take(self, event: Tokens) -> None:
@@ -180,7 +185,7 @@ class Generation(AsyncIterator[Piece]):
         """It is over, for a reason that its reader gets after what came before; the engine knows already."""
         if self._over:
             return
-        if self._accepted is not None and not self._accepted.done():
+        if self._accepted is not None and self.awaited:
             self._accepted.set_exception(error)
         else:
             self._error = error

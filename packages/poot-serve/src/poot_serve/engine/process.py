@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from contextlib import suppress
 
@@ -12,6 +13,7 @@ from poot_serve.engine.settings import EngineSettings
 
 READ_BYTES = 1 << 20
 """That may wait unread in this process before the engine's outbox has to keep its own."""
+_LOG = logging.getLogger("poot.serve")
 KILL_SECONDS = 10.0
 """How long a process may take to go once it was killed."""
 
@@ -20,10 +22,11 @@ class EngineProcess:
     """Made by `start`. Its death is seen as the end of what it says."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         self._process = process
         self._stdin = process.stdin
         self._stdout = process.stdout
+        self._words = asyncio.create_task(_log_lines(process.stderr, process.pid), name="poot-engine-words")
 
     @classmethod
     async def start(cls, settings: EngineSettings) -> EngineProcess:
@@ -35,6 +38,7 @@ class EngineProcess:
             "poot_serve.engine.child",
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
             limit=READ_BYTES,
             start_new_session=sys.platform != "win32",
         )
@@ -90,9 +94,24 @@ class EngineProcess:
             while await self._stdout.read(READ_BYTES):
                 pass
             await self._process.wait()
+            await self._words
 
     def _how(self) -> str:
         status = self._process.returncode
         if status is None:
             return "it did not end"
         return f"it was killed by signal {-status}" if status < 0 else f"it ended with status {status}"
+
+
+async def _log_lines(stream: asyncio.StreamReader, pid: int) -> None:
+    """What a process and the libraries in it print is logged, a line each, so that a log has one form."""
+    while True:
+        try:
+            line = await stream.readuntil(b"\n")
+        except asyncio.IncompleteReadError as rest:
+            line = rest.partial
+        except asyncio.LimitOverrunError as long:
+            line = await stream.readexactly(long.consumed)
+        if not line:
+            return
+        _LOG.warning("engine %d: %s", pid, line.decode(errors="replace").rstrip())

@@ -96,6 +96,12 @@ class Requests:
         if self.answers >= most:
             raise Overloaded(self.answers, self.retry_after())
 
+    def admit_structure(self, most: int) -> None:
+        """Raises Overloaded where as many constraints wait to be compiled as may."""
+        waiting = sum(isinstance(item.request, Generation) and item.request.awaited for item in self._open.values())
+        if waiting >= most:
+            raise Overloaded(waiting, self.retry_after())
+
     def retry_after(self) -> int:
         """Seconds after which a request will probably have ended, from the rate of late."""
         if len(self._ends) < 2:
