@@ -55,7 +55,7 @@ class Kernels:
             else:
                 packed = struct.pack(_FORMS[type(argument)], argument)
             kernarg += bytes(-len(kernarg) % len(packed)) + packed
-        # Compilers load whole runs of scalar registers, past the last argument: the block is one of 64 bytes' multiples.
+        # Compilers load whole runs of scalar registers, past the last argument: the block is of multiples of 64 bytes.
         block = np.frombuffer(kernarg + bytes(-len(kernarg) % 64), np.uint8)
         at = space.add("kernarg", block, writable=False)
         code = np.frombuffer(bytearray(self.program.code_object.image), np.uint8)
