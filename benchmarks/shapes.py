@@ -1,27 +1,31 @@
-"""Decode speed of model shapes with random weights: `python benchmarks/shapes.py --device ptx --shape 1B --format
-bf16`.
+"""Speed of model shapes with random weights: `python benchmarks/shapes.py --device ptx --shape 1B --format bf16`.
 
 For sizes of which no checkpoint is at hand: the shapes are those of published llamas, the weights seeded random blocks
-of a stored format. A small model of the same format is compared with the oracle first, in the same process. Times are
-medians over steps at neighbouring positions; bytes are those of every weight that a step reads once.
+of a stored format. A small model of the same format, with as many rows, is compared with the oracle first, in the same
+process. Decode cells say rows and depth, prefill cells a chunk of tokens; times are medians over steps at neighbouring
+positions, after steps for half a second, as clocks rise slowly. Bytes are those of every weight that a step reads once.
+With `--cells FILE` every cell is kept, and one that ran is not run again for the same commit, device and options.
 """
 
 from __future__ import annotations
 
 import argparse
-import shutil
-import subprocess
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 
 import numpy as np
+from cells import Kept, commit_of
 from numpy.typing import NDArray
 
 from poot_eval import eval as oracle
 from poot_executor.compile import compile
 from poot_executor.device import Device
 from poot_executor.discover import open_device
+from poot_executor.dtype import BF16, F32, DType
 from poot_executor.engine import Engine
 from poot_executor.formats import FORMATS, Format
 from poot_executor.graph.keys import SlotKey, SlotKind, StateKey
@@ -35,6 +39,9 @@ from poot_llm.models.weight_map import bind_weights
 from poot_llm.sampling import Suffix
 
 ROOT = Path(__file__).resolve().parents[1]
+MOST_STEPS = 56
+"""Positions after its depth that a decode cell goes through, again and again."""
+WARM_STEPS, WARM_SECONDS = 5, 0.5
 
 
 def shape(width: int, ffn: int, layers: int, heads: int, kv_heads: int, vocabulary: int, *, tied: bool) -> LlamaConfig:
@@ -113,23 +120,34 @@ class RandomStore:
 
 
 class Run:
-    """A model on a device: one decode entry of one row."""
+    """A model on a device: one entry of `rows` rows and `tokens` tokens each."""
 
-    def __init__(self, engine: Engine, config: LlamaConfig, format: Format, capacity: int) -> None:
-        self.engine, self.config = engine, config
+    def __init__(
+        self,
+        engine: Engine,
+        config: LlamaConfig,
+        format: Format,
+        capacity: int,
+        *,
+        rows: int = 1,
+        tokens: int = 1,
+        activations: DType = F32,
+    ) -> None:
+        self.engine, self.config, self.rows, self.tokens = engine, config, rows, tokens
         self.store = RandomStore(config, format)
         bound = bind_weights(LLAMA.expected(config), self.store)
-        self.graph = trace_step(LLAMA, config, StepShape(1, 1, capacity, capacity), bound.stored, Suffix.GREEDY)
+        step = StepShape(rows, tokens, capacity, capacity)
+        self.graph = trace_step(LLAMA, config, step, bound.stored, Suffix.GREEDY, activations)
         self.program = compile(self.graph, engine.target_set[0])
         self.executable = engine.load_weights(self.store, bound.names)
         self.names = bound.names
         self.entry = engine.add_entry(self.executable, self.program)
 
-    def step(self, token: int, position: int) -> int:
-        """The greedy token after `token` at `position`."""
-        outputs = self.engine.step(self.executable, self.entry, slots(token, position))
-        assert not outputs["non_finite"][0], "a logit is not finite"
-        return int(outputs["token"][0])
+    def step(self, tokens: NDArray[np.int32], position: int) -> NDArray[np.int32]:
+        """The greedy token of each row after i32[rows, tokens] at `position`."""
+        outputs = self.engine.step(self.executable, self.entry, slots(tokens, position))
+        assert not outputs["non_finite"].any(), "a logit is not finite"
+        return outputs["token"].astype(np.int32)
 
     def weight_bytes(self) -> int:
         """Bytes that a step reads: every weight once, but of an untied embedding only a row."""
@@ -138,18 +156,28 @@ class Run:
         return sum(names.values())
 
 
-def slots(token: int, position: int) -> dict[SlotKey, NDArray[np.int32]]:
-    """The inputs of a decode step of one row."""
+def slots(tokens: NDArray[np.int32], position: int) -> dict[SlotKey, NDArray[np.int32]]:
+    """The inputs of a step of i32[rows, tokens], every row at `position`."""
+    rows, count = tokens.shape
     return {
-        SlotKey(SlotKind.TOKEN): np.array([[token]], np.int32),
-        SlotKey(SlotKind.POS): np.array([position], np.int32),
-        SlotKey(SlotKind.LAST): np.array([0], np.int32),
+        SlotKey(SlotKind.TOKEN): tokens,
+        SlotKey(SlotKind.POS): np.full(rows, position, np.int32),
+        SlotKey(SlotKind.LAST): np.full(rows, count - 1, np.int32),
     }
 
 
-def check(engine: Engine, format: Format) -> str:
-    """Greedy tokens of a small model against the oracle's, step by step with its own states."""
-    run = Run(engine, SMALL, format, 64)
+def check(engine: Engine, format: Format, cell: Cell) -> str:
+    """Greedy tokens of a small model against the oracle's, step by step with its own states: 8 steps of a token, or two
+    of several. Rows begin with tokens of their own."""
+    run = Run(
+        engine,
+        SMALL,
+        format,
+        max(64, 2 * cell.tokens),
+        rows=cell.rows,
+        tokens=cell.tokens,
+        activations=cell.dtype,
+    )
     store = RandomStore(SMALL, format)
     tensors = {name: store.tensor(name) for name in dict.fromkeys(run.names.values())}
     weights = {key: tensors[name] for key, name in run.names.items()}
@@ -157,16 +185,87 @@ def check(engine: Engine, format: Format) -> str:
         i.key: np.zeros(i.value.shape, i.value.dtype.numpy) for i in run.graph.inputs if isinstance(i.key, StateKey)
     }
     used = {i.key for i in run.graph.inputs}
-    token = 7
-    for position in range(8):
-        found = oracle(
-            run.graph, {**{k: v for k, v in weights.items() if k in used}, **states, **slots(token, position)}
-        )
-        mine, theirs = run.step(token, position), int(found.outputs["token"][0])
-        assert mine == theirs, f"token {mine} at {position}, the oracle's is {theirs}"
-        states, token = dict(found.state), theirs
+    given = {key: weight for key, weight in weights.items() if key in used}
+    tokens = (7 + np.arange(cell.rows * cell.tokens, dtype=np.int32).reshape(cell.rows, cell.tokens)) % SMALL.vocabulary
+    steps = 8 if cell.tokens == 1 else 2
+    flips = 0
+    for number in range(steps):
+        position = number * cell.tokens
+        found = oracle(run.graph, {**given, **states, **slots(tokens, position)})
+        mine, theirs = run.step(tokens, position), found.outputs["token"].astype(np.int32)
+        flips += int((mine != theirs).sum())
+        states, tokens = dict(found.state), np.roll(tokens, 1, axis=1)
+        tokens[:, 0] = theirs
+    # Activations that are rounded may turn a near tie, one of those that are not never.
+    allowed = 0 if cell.dtype is F32 else steps * cell.rows // 8
+    assert flips <= allowed, f"{flips} of {steps * cell.rows} tokens are not the oracle's"
     engine.unload(run.executable)
-    return "8 tokens of a small model equal the oracle's"
+    return f"{steps * cell.rows - flips} of {steps * cell.rows} tokens of a small model equal the oracle's"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What a line of the table measures: steps of `rows` rows and `tokens` tokens each, at positions from `depth`."""
+
+    shape: str
+    format: str
+    activations: str
+    rows: int
+    tokens: int
+    depth: int
+    capacity: int
+
+    @property
+    def dtype(self) -> DType:
+        """The activations' type."""
+        return {"f32": F32, "bf16": BF16}[self.activations]
+
+
+def cells_of(args: argparse.Namespace) -> list[Cell]:
+    """Every cell that the options name: each number of rows at each depth, then each chunk of one row."""
+    found = []
+    for format, size in product(args.format, args.shape):
+        steps = [(rows, 1, depth) for rows, depth in product(args.rows, args.depth)]
+        steps += [(1, tokens, 0) for tokens in args.prefill]
+        for rows, tokens, depth in steps:
+            capacity = max(args.capacity, depth + tokens * (MOST_STEPS + 1) if tokens == 1 else tokens)
+            found.append(Cell(size, format, args.activations, rows, tokens, depth, -(-capacity // 16) * 16))
+    return found
+
+
+def measure(engine: Engine, device: Device, cell: Cell, steps: int) -> dict[str, float]:
+    """One cell: medians of `steps` steps, in seconds, with what a step reads and dispatches."""
+    run = Run(
+        engine,
+        SHAPES[cell.shape],
+        FORMATS[cell.format],
+        cell.capacity,
+        rows=cell.rows,
+        tokens=cell.tokens,
+        activations=cell.dtype,
+    )
+    tokens = np.full((cell.rows, cell.tokens), 7, np.int32)
+    walls: list[float] = []
+    busy: list[float] = []
+    began, number = perf_counter(), 0
+    while len(walls) < steps:
+        position = cell.depth + (number % MOST_STEPS if cell.tokens == 1 else 0)
+        started = perf_counter()
+        run.step(tokens, position)
+        wall = perf_counter() - started
+        number += 1
+        if number > WARM_STEPS and perf_counter() - began > WARM_SECONDS:
+            walls.append(wall)
+            seconds = device.device_time()
+            busy.append(wall if seconds is None else seconds)
+    result = {
+        "wall": median(walls),
+        "device": median(busy),
+        "bytes": run.weight_bytes(),
+        "dispatches": len(run.program.dispatches),
+    }
+    engine.unload(run.executable)
+    return result
 
 
 def main() -> None:
@@ -175,41 +274,45 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--shape", nargs="+", default=["135M"], choices=SHAPES)
     parser.add_argument("--format", nargs="+", default=["bf16"], choices=FORMATS)
-    parser.add_argument("--capacity", type=int, default=512)
+    parser.add_argument("--activations", default="f32", choices=("f32", "bf16"))
+    parser.add_argument("--rows", nargs="*", type=int, default=[1], help="rows of decode steps")
+    parser.add_argument("--depth", nargs="+", type=int, default=[0], help="positions before a decode step")
+    parser.add_argument("--prefill", nargs="*", type=int, default=[], help="tokens of chunks, one row")
+    parser.add_argument("--capacity", type=int, default=512, help="at least; as many as a cell needs")
     parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--cells", type=Path, help="a file that keeps cells, so that a run may go on where one ended")
     args = parser.parse_args()
-    git = shutil.which("git")
-    command = [git or "git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() if git else ""
     device, choice = open_device(args.device, read_settings().device)
-    print(f"{choice}; commit {commit or 'unknown'}; capacity {args.capacity}")
-    print(f"{'shape':<6} {'format':<6} {'tok/s':>8} {'wall µs':>9} {'device µs':>10} {'GB':>7} {'TB/s':>6} dispatches")
+    commit = commit_of(ROOT)
+    print(f"{choice}; commit {commit}; activations {args.activations}")
+    print(
+        f"{'shape':<6} {'format':<6} {'rows':>4} {'tokens':>6} {'depth':>6} {'tok/s':>9} {'wall µs':>9} "
+        f"{'device µs':>10} {'GB':>7} {'TB/s':>6} dispatches"
+    )
+    kept = Kept(args.cells, {"commit": commit, "device": str(choice), "steps": args.steps})
+    checked: set[tuple[str, int, int]] = set()
     with device:
         engine = Engine(device)
-        for name in args.format:
-            print(f"{name}: {check(engine, FORMATS[name])}", flush=True)
-            for size in args.shape:
-                report(engine, device, size, FORMATS[name], args.capacity, args.steps)
+        for cell in cells_of(args):
+            result = kept.get(asdict(cell))
+            if result is None:
+                kind = (cell.format, cell.rows, cell.tokens)
+                if kind not in checked:
+                    print(f"{cell.format}: {check(engine, FORMATS[cell.format], cell)}", flush=True)
+                    checked.add(kind)
+                result = kept.put(asdict(cell), measure(engine, device, cell, args.steps))
+            show(cell, result)
 
 
-def report(engine: Engine, device: Device, size: str, format: Format, capacity: int, steps: int) -> None:
+def show(cell: Cell, result: Mapping[str, float]) -> None:
     """One line of the table."""
-    run = Run(engine, SHAPES[size], format, capacity)
-    token, walls, busy = 7, [], []
-    for position in range(steps + 5):
-        started = perf_counter()
-        token = run.step(token, position)
-        walls.append(perf_counter() - started)
-        seconds = device.device_time()
-        busy.append(seconds if seconds is not None else walls[-1])
-    wall, on_device = median(walls[5:]), median(busy[5:])
-    nbytes = run.weight_bytes()
+    rate = cell.rows * cell.tokens / result["wall"]
     print(
-        f"{size:<6} {format.name:<6} {1 / wall:>8.1f} {wall * 1e6:>9.0f} {on_device * 1e6:>10.0f} {nbytes / 1e9:>7.2f} "
-        f"{nbytes / on_device / 1e12:>6.2f} {len(run.program.dispatches)}",
+        f"{cell.shape:<6} {cell.format:<6} {cell.rows:>4} {cell.tokens:>6} {cell.depth:>6} {rate:>9.1f} "
+        f"{result['wall'] * 1e6:>9.0f} {result['device'] * 1e6:>10.0f} {result['bytes'] / 1e9:>7.2f} "
+        f"{result['bytes'] / result['device'] / 1e12:>6.2f} {result['dispatches']:.0f}",
         flush=True,
     )
-    engine.unload(run.executable)
 
 
 if __name__ == "__main__":
