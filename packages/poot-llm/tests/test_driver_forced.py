@@ -11,7 +11,7 @@ import pytest
 
 from poot_llm.blocks.step import StepShape
 from poot_llm.driver import Driver, Layout, Scheduler
-from poot_llm.driver.forced import Forcing
+from poot_llm.driver.forced import PAUSE, Forcing
 from poot_llm.guided.compiler import GuideCompiler
 from poot_llm.guided.spec import StructuredOutputs
 from poot_llm.registry import ModelHandle
@@ -147,6 +147,9 @@ def test_what_takes_longer_is_not_done(rigs: tuple[fixture.Rig, fixture.Rig], ha
     assert guide is not None
     first = handle.tokenizer.encode("the quick", add_special=False, parse_special=False)[0]
     assert len(guide.forced_after(first)) >= 3
+    forcing._declined = 0
+    assert [forcing.after(sequence, first) for _ in range(PAUSE - 1)] == [()] * (PAUSE - 1)
+    assert len(forcing.after(sequence, first)) >= 3, "tried again"
     assert forcing.after(sequence, first) == ()
     forcing._seconds.clear()
     assert len(forcing.after(sequence, first)) >= 3

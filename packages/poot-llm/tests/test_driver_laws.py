@@ -45,10 +45,16 @@ def handle(tmp_path_factory: pytest.TempPathFactory) -> ModelHandle:
 def test_laws_over_the_oracle(handle: ModelHandle, variant: str) -> None:
     with fixture.driving(handle, **VARIANTS[variant]) as rig, fixture.driving(handle, **ALONE) as other:
         rig.driver.prepare([Suffix.GREEDY, Suffix.SAMPLED])
+        copies = rig.driver._decoding.copies
+        assert (copies is not None) == variant.startswith("contiguous")
+        if copies is not None:
+            # Prompts are shorter than what is copied before anything was measured.
+            copies._seconds, copies._pace = 0.0, 1.0
         before = rig.engine.stats()
         laws.check_laws(rig.driver, other.driver, examples=14, steps=30, faults=True)
         after = rig.engine.stats()
         assert (after.recordings, after.allocations) == (before.recordings, before.allocations)
+        assert copies is None or copies.copies > 0
 
 
 @contextmanager

@@ -282,7 +282,9 @@ LARGE = 10 << 20
 )
 def test_ten_megabytes_are_answered_in_time(fields: dict[str, Any]) -> None:
     started = time.perf_counter()
-    with pytest.raises(RequestError, match=r"structured_outputs\.\w+ has [\d,]+ (bytes( or more)?, at most|texts: 1 to)"):
+    with pytest.raises(
+        RequestError, match=r"structured_outputs\.\w+ has [\d,]+ (bytes( or more)?, at most|texts: 1 to)"
+    ):
         StructuredOutputs(**fields)
     assert time.perf_counter() - started < BOUND_S
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from poot_llm.blocks.step import StepShape
@@ -20,16 +20,20 @@ class _Row:
 
 class ContiguousKv(KvLayout):
     """`rows` rows of `capacity` positions. With `cache`, a prompt takes the free row whose content it shares most of,
-    and computes the rest alone: the next message of a conversation, say. Of others it takes the emptiest.
+    and computes the rest alone: the next message of a conversation, say. Of others it takes the emptiest. `worth` says
+    of how many more positions of any other row, taken or not, a copy is made.
     """
 
     fixed_rows = True
     shares = False
 
-    def __init__(self, rows: int, capacity: int, cache: bool) -> None:
+    def __init__(
+        self, rows: int, capacity: int, cache: bool, worth: Callable[[int], bool] = lambda _: False
+    ) -> None:  # fmt: skip
         self._rows = [_Row() for _ in range(rows)]
         self._capacity = capacity
         self._cache = cache
+        self._worth = worth
         self._reused = 0
 
     def take(self, ids: Sequence[int], positions: int, identity: Hashable, shared: int) -> Lease | None:
@@ -48,10 +52,24 @@ class ContiguousKv(KvLayout):
         if best is None:
             return None
         (kept, _), place = best
+        held, source = self._rows[place].ids, None
+        if self._cache:
+            most, donor = max((_common(row.ids, ids, limit), -i) for i, row in self._of(identity))
+            if most > kept and self._worth(most - kept):
+                source, kept, held = -donor, most, self._rows[-donor].ids
+                place = min(self._free(), key=lambda i: len(self._rows[i].ids))
         row = self._rows[place]
-        row.identity, row.taken, row.ids = identity, True, row.ids[:kept]
+        row.identity, row.taken, row.ids = identity, True, held[:kept]
         self._reused += kept
-        return Lease(place, kept, identity, shared, room=self._capacity)
+        return Lease(place, kept, identity, shared, room=self._capacity, source=source)
+
+    def _of(self, identity: Hashable) -> Iterator[tuple[int, _Row]]:
+        """Rows that hold something of an identity; one that holds nothing, where there is none."""
+        found = [(i, row) for i, row in enumerate(self._rows) if row.identity == identity]
+        return iter(found or [(0, _Row())])
+
+    def _free(self) -> list[int]:
+        return [i for i, row in enumerate(self._rows) if not row.taken]
 
     def next_row(self) -> int:
         """See `KvLayout`."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from poot_executor.compile.target import Granularity
 from poot_executor.executor import ExecutableId, Executor
+from poot_llm.blocks.step import StepShape
 from poot_llm.driver.contiguous_kv import ContiguousKv
 from poot_llm.driver.entries import Entries
 from poot_llm.driver.entry_budget import EntryBudget
@@ -20,6 +21,7 @@ from poot_llm.driver.options import DriverOptions, EntryKey, Layout
 from poot_llm.driver.paged_kv import PagedKv
 from poot_llm.driver.preparation import Preparation
 from poot_llm.driver.requests import Requests
+from poot_llm.driver.row_copies import RowCopies
 from poot_llm.driver.step_set import StepSet
 from poot_llm.driver.stepper import Stepper
 from poot_llm.registry import ModelHandle
@@ -60,6 +62,7 @@ class Decoding:
     requests: Requests
     sequences: OpenSequences
     stepper: Stepper
+    copies: RowCopies | None
 
     @classmethod
     def of(
@@ -73,8 +76,13 @@ class Decoding:
         budget: EntryBudget,
     ) -> Decoding:
         """Nothing is compiled or uploaded yet."""
-        steps, kv = plan.steps, _layout(plan.kv, options.prefix_cache)
+        steps = plan.steps
         largest = EntryKey(PROGRAM, steps.largest(), Suffix.GREEDY)
+        copies = None
+        if plan.kv.blocks is None and plan.kv.rows > 1 and options.prefix_cache:
+            all_rows = StepShape(plan.kv.rows, 1, steps.capacity, steps.capacity)
+            copies = RowCopies(handle, executor, executable, options, flights, budget, all_rows)
+        kv = _layout(plan.kv, options.prefix_cache, copies)
         entries = Entries(handle, executor, executable, options, largest, budget)
         # Another checkpoint, adapter or dtype gives other K and V for the same ids.
         identity = handle, None, options.activations
@@ -85,6 +93,7 @@ class Decoding:
             grouping,
             None if options.window is None else Guesser(options.window - 1),
             Forcing(grouping) if options.jump_ahead else None,
+            copies,
             {name: width(handle.config) for name, width in handle.family.inputs.items()},
             options.ahead,
         )
@@ -95,12 +104,15 @@ class Decoding:
             entries,
             Preparation(steps, kv, entries, flights, options.jump_ahead),
             Requests(handle, steps.capacity),
-            OpenSequences(kv, steps.capacity, handle.config.vocabulary, identity),
+            OpenSequences(kv, steps.capacity, handle.config.vocabulary, identity, copies),
             stepper,
+            copies,
         )
 
 
-def _layout(plan: KvPlan, cache: bool | None) -> KvLayout:
+def _layout(plan: KvPlan, cache: bool | None, copies: RowCopies | None) -> KvLayout:
+    if plan.blocks is None and copies is not None:
+        return ContiguousKv(plan.rows, plan.capacity, True, copies.worth)
     if plan.blocks is None:
         return ContiguousKv(plan.rows, plan.capacity, cache is True)
     return PagedKv(plan.rows, plan.capacity, plan.blocks, cache is not False)

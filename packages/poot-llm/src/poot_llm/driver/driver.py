@@ -126,6 +126,8 @@ class Driver(WholeTexts):
         Raises Unsupported or CompileLimit by name, and OutOfMemory where the device is too small.
         """
         self._require_open()
+        if self._decoding.copies is not None:
+            self._decoding.copies.prepare()
         self._decoding.preparation.all(suffixes)
 
     def prepare_for(
@@ -163,6 +165,8 @@ class Driver(WholeTexts):
         params = SamplingParams() if params is None else params
         parts = self._decoding
         sequence = parts.requests.sequence(prompt_ids, params, inputs, guide, reserve)
+        if parts.copies is not None:
+            parts.copies.prepare()
         if not parts.sequences.seat(sequence):
             return None
         lease = sequence.lease

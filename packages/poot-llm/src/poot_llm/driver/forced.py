@@ -14,16 +14,17 @@ from poot_llm.driver.sequence import Sequence
 
 FORCED_STEPS = (4, 8)
 """Tokens of the steps that are prepared for it."""
-MEMORY = 0.9
-"""Weight of what was measured before in a running mean."""
+PAUSE = 16
+"""Times that it was not worth it, after which it is tried again: a step's first run may be slow by itself."""
 
 
 @dataclass(slots=True)
 class Forcing:
-    """A step of n ids is worth it where it takes no longer than n steps of one, which is measured."""
+    """A step of n ids is worth it where it takes no longer than n steps of one: the shortest times are compared."""
 
     grouping: Grouping
     _seconds: dict[tuple[int, int], float] = field(default_factory=dict)
+    _declined: int = 0
 
     def after(self, s: Sequence, token: int) -> tuple[int, ...]:
         """The ids to give after a token that a step gave a sequence; none where that would not pay."""
@@ -42,10 +43,12 @@ class Forcing:
             return False
         shape = group.key.shape
         together, one = self._seconds.get((shape.rows, shape.tokens)), self._seconds.get((shape.rows, 1))
-        return together is None or one is None or together <= count * one
+        if together is None or one is None or together <= count * one:
+            return True
+        self._declined += 1
+        return self._declined % PAUSE == 0
 
     def took(self, shape: StepShape, seconds: float) -> None:
         """A step of a shape took so long, alone."""
         key = shape.rows, shape.tokens
-        held = self._seconds.get(key)
-        self._seconds[key] = seconds if held is None else MEMORY * held + (1 - MEMORY) * seconds
+        self._seconds[key] = min(seconds, self._seconds.get(key, seconds))

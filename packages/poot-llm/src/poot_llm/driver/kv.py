@@ -21,7 +21,8 @@ SlotMaps = dict[SlotKey, NDArray[np.int32]]
 @dataclass(slots=True, eq=False)
 class Lease:
     """What an open sequence has of the KV states: a row, and with paged KV blocks. `kept` positions of its prompt were
-    there before. The layout alone changes it.
+    there before: in the row itself, or in another one, `source`, from which they are still to be copied. The layout
+    alone changes it.
 
     `room` positions can be held as it is. `table` i32[blocks of a row] is the row of SLOT_MAP; the first `len(chain)`
     blocks are indexed by content. `shared` positions from the start may be indexed: those behind depend on more than
@@ -33,6 +34,7 @@ class Lease:
     identity: Hashable
     shared: int
     room: int = 0
+    source: int | None = None
     blocks: list[int] = field(default_factory=list)
     table: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
     chain: list[CachedBlock] = field(default_factory=list)

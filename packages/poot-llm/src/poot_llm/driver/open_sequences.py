@@ -7,17 +7,23 @@ from collections.abc import Sequence as Items
 
 from poot_executor.errors import BindError
 from poot_llm.driver.kv import KvLayout
+from poot_llm.driver.row_copies import RowCopies
 from poot_llm.driver.sequence import FinishReason, Sequence
 
 
 class OpenSequences:
-    """Sequences of one model over a layout of KV. `identity` is what K and V depend on beside ids."""
+    """Sequences of one model over a layout of KV. `identity` is what K and V depend on beside ids; `copies` carries out
+    what the layout wants copied.
+    """
 
-    def __init__(self, kv: KvLayout, capacity: int, vocabulary: int, identity: Hashable) -> None:
+    def __init__(
+        self, kv: KvLayout, capacity: int, vocabulary: int, identity: Hashable, copies: RowCopies | None = None
+    ) -> None:
         self._kv = kv
         self._capacity = capacity
         self._vocabulary = vocabulary
         self._identity = identity
+        self._copies = copies
         self._open: set[Sequence] = set()
 
     def seat(self, sequence: Sequence) -> bool:
@@ -29,6 +35,12 @@ class OpenSequences:
         sequence.lease = self._kv.take(ids, min(end, self._capacity), self._identity, shared)
         if sequence.lease is None:
             return False
+        lease = sequence.lease
+        if lease.source is not None:
+            assert self._copies is not None
+            if not self._copies.copy(lease.source, lease.row, lease.kept):
+                lease.kept = 0
+            lease.source = None
         sequence.cached = sequence.lease.kept
         sequence.timings.kept_tokens += sequence.lease.kept
         return True

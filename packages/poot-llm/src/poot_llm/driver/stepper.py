@@ -17,6 +17,7 @@ from poot_llm.driver.guesses import Guesser
 from poot_llm.driver.inputs import SlotArrays, supplied_slots
 from poot_llm.driver.kv import KvLayout
 from poot_llm.driver.outcomes import Outcomes, fail
+from poot_llm.driver.row_copies import RowCopies
 from poot_llm.driver.runs import Member, Run
 from poot_llm.driver.sequence import NoRoom, Sequence, StepResult
 from poot_llm.sampling import SamplerRow, Suffix
@@ -32,6 +33,7 @@ class Stepper:
         grouping: Grouping,
         guesser: Guesser | None,
         forcing: Forcing | None,
+        copies: RowCopies | None,
         widths: dict[str, int],
         ahead: bool,
     ) -> None:
@@ -40,6 +42,7 @@ class Stepper:
         self._grouping = grouping
         self._guesser = guesser
         self._forcing = forcing
+        self._copies = copies
         self._outcomes = Outcomes(flights, kv, guesser, forcing)
         self._widths = widths
         self._ahead = ahead
@@ -113,6 +116,8 @@ class Stepper:
             known = seconds if len(runs) == 1 else None
             if self._guesser is not None:
                 self._guesser.took(run.key.shape, known)
+            if self._copies is not None and known is not None:
+                self._copies.took(run.key.shape, known)
             if self._forcing is not None and known is not None and any(s.guide is not None for s in members):
                 self._forcing.took(run.key.shape, known)
 
