@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--request-seconds", type=float, default=_ENGINE.request_seconds, metavar="S",
                         help=f"the longest a request may take (default: {_ENGINE.request_seconds:g})")  # fmt: skip
     parser.add_argument("--lazy", action="store_true",
-                        help="be ready sooner: compile a step when a request first needs it, while others wait")  # fmt: skip
+                        help="be ready sooner: compile a step when it is first needed, while others wait")  # fmt: skip
     group = parser.add_argument_group("HTTP")
     group.add_argument("--host", default=_HTTP.host, help=f"the address to listen at (default: {_HTTP.host})")
     group.add_argument("--port", type=int, default=_HTTP.port, help=f"0 takes a free one (default: {_HTTP.port})")
@@ -49,6 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                        help=f"the largest body (default: {_HTTP.body_bytes})")  # fmt: skip
     group.add_argument("--drain-seconds", type=float, default=_HTTP.drain_seconds, metavar="S",
                        help=f"for open requests after SIGTERM (default: {_HTTP.drain_seconds:g})")  # fmt: skip
+    group.add_argument(
+        "--traces", metavar="URL", help="send OpenTelemetry's traces there, with the extra poot-serve[traces]"
+    )
     group.add_argument("--log", choices=("text", "json"), help="(default: text on a terminal, json elsewhere)")
 
 
@@ -85,6 +88,7 @@ def http_settings(arguments: argparse.Namespace) -> HttpSettings:
         requests_per_minute=arguments.requests_per_minute,
         body_bytes=arguments.body_bytes,
         drain_seconds=arguments.drain_seconds,
+        traces=arguments.traces,
     )
 
 

@@ -27,6 +27,7 @@ from poot_serve.http.routes.responses import responses
 from poot_serve.http.routes.tokens import detokenize, tokenize
 from poot_serve.http.service import Service
 from poot_serve.http.settings import HttpSettings
+from poot_serve.http.tracing import Traces
 from poot_serve.page import page_files
 
 _LOG = logging.getLogger("poot_serve")
@@ -34,7 +35,7 @@ Answer = Callable[[Service, Request, Record], Awaitable[Response]]
 Plain = Callable[[Service, Request], Awaitable[Response]]
 
 
-def create_app(client: EngineClient, settings: HttpSettings) -> FastAPI:
+def create_app(client: EngineClient, settings: HttpSettings, traces: Traces | None = None) -> FastAPI:
     """The application over an engine that may not have been started yet."""
     service = Service.of(client, settings)
     app = FastAPI(title="poot", docs_url=None, redoc_url=None, openapi_url="/openapi.json")
@@ -72,7 +73,7 @@ def create_app(client: EngineClient, settings: HttpSettings) -> FastAPI:
     app.add_exception_handler(HTTPException, _not_found)
     app.add_exception_handler(Exception, _broken)
     describe(app)
-    app.add_middleware(Gate, service=service)
+    app.add_middleware(Gate, service=service, traces=traces)
     if settings.origins:
         app.add_middleware(
             CORSMiddleware,

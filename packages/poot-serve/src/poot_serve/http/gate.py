@@ -13,18 +13,22 @@ from poot_serve.http.access import Access
 from poot_serve.http.errors import ApiError
 from poot_serve.http.json_response import JsonResponse
 from poot_serve.http.service import Service
+from poot_serve.http.tracing import Traces
 
 _LOG = logging.getLogger("poot_serve")
 MOST_ID = 128
 """Characters of a name that a client gives its request."""
 UNROUTED = "none"
+QUIET = frozenset({"/health", "/ready", "/metrics"})
+"""Paths that are asked again and again, of which neither log nor traces speak."""
 
 
 class Gate:
     """Answers what may not pass, and puts X-Request-Id on every response."""
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
+    def __init__(self, app: ASGIApp, service: Service, traces: Traces | None = None) -> None:
         self._app = app
+        self._traces = traces
         self._service = service
         self._access = Access(service.settings)
 
@@ -37,6 +41,8 @@ class Gate:
         name = _name(headers.get("x-request-id"))
         scope.setdefault("state", {})["request_id"] = name
         started = time.perf_counter()
+        traces = None if scope["path"] in QUIET else self._traces
+        span = None if traces is None else traces.begin(scope, headers, name)
         status = 0
 
         async def sending(message: Message) -> None:
@@ -55,10 +61,12 @@ class Gate:
             await self._app(scope, receive, sending)
         finally:
             self._log(scope, name, status, time.perf_counter() - started)
+            if traces is not None and span is not None:
+                traces.end(span, scope["method"], _route(scope), status, scope["state"].get("record"))
 
     def _log(self, scope: Scope, name: str, status: int, seconds: float) -> None:
         path = scope["path"]
-        level = logging.DEBUG if path in ("/health", "/ready", "/metrics") else logging.INFO
+        level = logging.DEBUG if path in QUIET else logging.INFO
         if not _LOG.isEnabledFor(level):
             return
         fields: dict[str, object] = {

@@ -72,7 +72,9 @@ class Metrics:
 class Record:
     """One request as it is counted."""
 
-    __slots__ = ("_last", "_metrics", "_started", "completion_tokens", "outcome", "prompt_tokens")
+    __slots__ = (
+        "_last", "_metrics", "_started", "completion_tokens", "outcome", "prompt_tokens", "queue_ms", "ttft_ms",
+    )  # fmt: skip
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -82,16 +84,22 @@ class Record:
         """None while it runs."""
         self.prompt_tokens = 0
         self.completion_tokens = 0
+        self.queue_ms: float | None = None
+        """How long it waited for a row; None where it had none."""
+        self.ttft_ms: float | None = None
+        """To the first piece of a stream; None where there was none."""
 
     def queued(self, seconds: float) -> None:
         """How long it waited for a row."""
-        self._metrics.queue.observe(1000 * seconds)
+        self.queue_ms = 1000 * seconds
+        self._metrics.queue.observe(self.queue_ms)
 
     def piece(self, choice: int, tokens: int) -> None:
         """A piece of a stream is there."""
         now = time.perf_counter()
         if not self._last:
-            self._metrics.ttft.observe(1000 * (now - self._started))
+            self.ttft_ms = 1000 * (now - self._started)
+            self._metrics.ttft.observe(self.ttft_ms)
         elif choice in self._last and tokens:
             each = 1000 * (now - self._last[choice]) / tokens
             for _ in range(tokens):

@@ -17,6 +17,7 @@ from poot_serve.engine.client import EngineClient
 from poot_serve.http.app import create_app
 from poot_serve.http.connection import limited
 from poot_serve.http.settings import HttpSettings
+from poot_serve.http.tracing import Traces
 
 _LOG = logging.getLogger("poot_serve")
 BACKLOG = 2048
@@ -61,8 +62,9 @@ async def serve(client: EngineClient, settings: HttpSettings, bound: socket.sock
     """Serve until SIGTERM or SIGINT; a second one ends at once what is open. Raises ServerFailed where the engine is
     lost for good.
     """
+    traces = Traces(settings.traces, (settings.names or (client.handle.name,))[0]) if settings.traces else None
     config = uvicorn.Config(
-        create_app(client, settings),
+        create_app(client, settings, traces),
         http=limited(settings),
         ws="none",
         lifespan="off",
@@ -91,6 +93,8 @@ async def serve(client: EngineClient, settings: HttpSettings, bound: socket.sock
                 task.cancel()
             await asyncio.gather(ending, stopping, return_exceptions=True)
             await client.close()
+            if traces is not None:
+                await asyncio.to_thread(traces.close)
     if failure is not None:
         raise ServerFailed(f"the engine is {failure.phase.value}: {failure.reason}")
     _LOG.info("ended")

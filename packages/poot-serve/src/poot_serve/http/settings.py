@@ -24,6 +24,7 @@ class HttpSettings:
     - `write_seconds`: for a reader to take what was written. `idle_seconds`: for the next request of a connection.
     - `comment_seconds`: after so long without a word, a stream gets a comment.
     - `drain_seconds`: for open requests to end once the server is told to.
+    - `traces`: the URL of what takes OpenTelemetry's traces; None sends none.
     """
 
     host: str = "127.0.0.1"
@@ -42,6 +43,7 @@ class HttpSettings:
     idle_seconds: float = 75.0
     comment_seconds: float = 10.0
     drain_seconds: float = 30.0
+    traces: str | None = None
 
     def __post_init__(self) -> None:
         wholes = {"port": (0, 65535), "requests_per_minute": (0, 1 << 31), "head_bytes": (1024, 1 << 24),
@@ -54,6 +56,8 @@ class HttpSettings:
             value = getattr(self, f"{name}_seconds")
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
                 raise SettingsError(f"{name}_seconds is {value!r}: a positive, finite number of seconds")
+        if self.traces is not None and not self.traces.startswith(("http://", "https://")):
+            raise SettingsError(f"traces is {self.traces!r}: the URL of what takes them, http:// or https://")
         if any(not name for name in self.names) or len(set(self.names)) < len(self.names):
             raise SettingsError("names: each is a name of its own, and none is empty")
         if any(len(key) < 8 or not key.isascii() or not key.isprintable() or " " in key for key in self.api_keys):
