@@ -10,13 +10,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter
 from typing import Any
 
 import numpy as np
+from peers import add_peer, peer_of
 
 from poot_executor.discover import open_device
 from poot_executor.dtype import BF16, F16, F32
@@ -71,6 +72,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--no-ahead", action="store_true", help="submit no step ahead")
     parser.add_argument("--suffixes", action="store_true", help="also what samplers cost at the most rows")
     parser.add_argument("--deterministic", action="store_true", help="also what deterministic mode costs")
+    add_peer(parser)
     return parser.parse_args()
 
 
@@ -187,9 +189,21 @@ def main() -> None:
             print(f"prepared  {len(driver.prepared)} steps in {driver.prepare_seconds:.1f} s")
             print(f"correct   {check(driver, most, arguments.prompt)}")
             print(f"\n{'':<22}{'tokens/s':>10}{'ms/step':>10}{'ms device':>10}{'us exposed':>12}")
-            table = [decode(driver, engine, rows, arguments, Suffix.GREEDY) for rows in arguments.rows]
-            for greedy in table:
-                show(f"greedy, {greedy.rows} rows", greedy)
+            peer = peer_of(arguments, handle.path, most, arguments.capacity)
+            table = []
+            with nullcontext() if peer is None else peer:
+                for rows in arguments.rows:
+                    table.append(decode(driver, engine, rows, arguments, Suffix.GREEDY))
+                    show(f"greedy, {rows} rows", table[-1])
+                    if peer is not None:
+                        runs = [
+                            peer.measure(rows, arguments.prompt, arguments.tokens).tokens
+                            for _ in range(arguments.repeats + 1)
+                        ]
+                        rate = rows * arguments.tokens / median(runs[1:])
+                        print(f"{'  peer':<22}{rate:>10.1f}  poot's is {table[-1].rate / rate:.2f} of it", flush=True)
+            if peer is not None:
+                print(f"peer      {peer.about}")
             for suffix in suffixes[1:]:
                 measured = decode(driver, engine, most, arguments, suffix)
                 show(f"{suffix.value}, {most} rows", measured)

@@ -15,12 +15,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 
 import numpy as np
+from peers import Peer, add_peer, peer_of, ratio
 
 from poot_executor.compile.explain import dispatches_per_layer
 from poot_executor.discover import Choice, open_device
@@ -62,6 +64,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=64, help="tokens to decode a repeat (default: 64)")
     parser.add_argument("--prompt", type=int, default=256, help="prompt tokens a repeat (default: 256)")
     parser.add_argument("--repeats", type=int, default=5, help="(default: 5)")
+    add_peer(parser)
     return parser.parse_args()
 
 
@@ -195,24 +198,44 @@ def report(facts: dict[str, str], rows: list[Row]) -> None:
         print(row)
 
 
-def measured(driver: Driver, engine: Engine, arguments: argparse.Namespace) -> list[Row]:
-    """Every row of the table."""
-    seen = repeated(lambda: decode(driver, engine, arguments.tokens), arguments.repeats)
-    read = repeated(lambda: prefill(driver, engine, arguments.prompt), arguments.repeats)
+def measured(driver: Driver, engine: Engine, peer: Peer | None, arguments: argparse.Namespace) -> list[Row]:
+    """Every row of the table. Each repeat of poot's is followed by one of the peer's."""
+    tokens, prompt = arguments.tokens, arguments.prompt
+
+    def decoding() -> dict[str, float]:
+        ours = decode(driver, engine, tokens)
+        return ours if peer is None else ours | {"peer": tokens / peer.measure(1, 1, tokens).tokens}
+
+    def reading() -> dict[str, float]:
+        ours = prefill(driver, engine, prompt)
+        return ours if peer is None else ours | {"peer": prompt / peer.measure(1, prompt, 0).prompt}
+
+    seen, read = repeated(decoding, arguments.repeats), repeated(reading, arguments.repeats)
     gigabytes = driver.handle.stored_bytes / 1e9
     rows = [
-        Row(f"decode, {arguments.tokens} tokens", "tokens/s", seen["decode"]),
-        Row(f"prefill, {arguments.prompt} tokens", "tokens/s", read["prefill"]),
+        Row(f"decode, {tokens} tokens", "tokens/s", seen["decode"]),
+        Row(f"prefill, {prompt} tokens", "tokens/s", read["prefill"]),
         Row("weights read in decoding", "GB/s", tuple(rate * gigabytes for rate in seen["decode"])),
         Row("wall time of a step", "ms", seen["step"]),
     ]
     if "device" in seen:
         rows.append(Row("device time of a step", "ms", seen["device"]))
-    return [
-        *rows,
+    rows += [
         Row("exposed host time, in the engine", "us a step", seen["exposed, engine"]),
         Row("exposed host time, in the driver", "us a step", seen["exposed, driver"]),
     ]
+    if peer is not None:
+        rows += [
+            Row(
+                f"peer: decode, {tokens} tokens", "tokens/s; poot " + ratio(seen["decode"], seen["peer"]), seen["peer"]
+            ),
+            Row(
+                f"peer: prefill, {prompt} tokens",
+                "tokens/s; poot " + ratio(read["prefill"], read["peer"]),
+                read["peer"],
+            ),
+        ]
+    return rows
 
 
 def main() -> None:
@@ -226,7 +249,9 @@ def main() -> None:
     with device, Engine(device) as engine, Driver(handle, engine, options) as driver:
         print(choice, file=sys.stderr)
         correct = (flips if choice.selector.endswith("-fast") else check)(driver, handle.path)
-        rows = measured(driver, engine, arguments)
+        peer = peer_of(arguments, handle.path, 1, driver.capacity)
+        with nullcontext() if peer is None else peer:
+            rows = measured(driver, engine, peer, arguments)
         facts = {
             "device": name_of(choice),
             "model": f"{handle.name}, {handle.stored_bytes:,} bytes of weights",
@@ -235,7 +260,7 @@ def main() -> None:
             "dispatches": dispatches(handle, engine, driver.capacity),
             "prepared in": f"{driver.prepare_seconds:.1f} s, {len(driver.prepared)} steps",
             "correct": correct,
-        }
+        } | ({} if peer is None else {"peer": peer.about})
     report(facts, rows)
 
 
