@@ -22,7 +22,14 @@ _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _DESCRIPTOR = struct.Struct("<IIIIq20sIIIHH4s")
 
-ARCHITECTURES: Mapping[int, str] = {0x41: "gfx1100", 0x46: "gfx1101", 0x47: "gfx1102", 0x44: "gfx1103"}
+ARCHITECTURES: Mapping[int, str] = {
+    0x41: "gfx1100",
+    0x46: "gfx1101",
+    0x47: "gfx1102",
+    0x44: "gfx1103",
+    0x43: "gfx1150",
+    0x4A: "gfx1151",
+}
 """The low byte of the header's flags, for each architecture whose instructions are interpreted."""
 
 

@@ -14,6 +14,7 @@ from poot_eval.gfx11.disassembly import Instruction, disassemble
 from poot_eval.gfx11.faults import InstructionRefused
 from poot_eval.gfx11.permutes import build_permute
 from poot_eval.gfx11.salu import build_scalar
+from poot_eval.gfx11.scalar_floats import build_scalar_float
 from poot_eval.gfx11.scalar_memory import build_scalar_memory
 from poot_eval.gfx11.valu import build_vector
 from poot_eval.gfx11.vector_memory import build_memory
@@ -134,7 +135,7 @@ def build(instruction: Instruction, lanes: int) -> Step:
         if instruction.mnemonic.startswith("v_"):
             step = build_vector(instruction, lanes)
         elif instruction.mnemonic.startswith("s_"):
-            step = build_scalar(instruction) or build_scalar_memory(instruction)
+            step = build_scalar_float(instruction) or build_scalar(instruction) or build_scalar_memory(instruction)
         else:
             step = build_permute(instruction, lanes) or build_memory(instruction) or build_scalar_memory(instruction)
     except (ValueError, IndexError, KeyError) as error:
