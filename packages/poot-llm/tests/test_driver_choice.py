@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from poot_llm.blocks.step import StepShape
@@ -78,3 +80,16 @@ def test_the_next_ids_of_a_sequence() -> None:
         assert sequence.pending == 5 - cached
         got.append(list(sequence.next_ids(3)))
     assert got == [[1, 2, 3], [2, 3, 4], [3, 4, 5], [4, 5], [5], []]
+
+
+def test_rows_share_a_chunk_where_programs_are_dear() -> None:
+    """Contiguous rows all run in one step: one that reads a prompt brings no chunk of work for each of the others."""
+    options = DriverOptions(rows=16, chunk=128, capacity=512)
+    shapes = {(shape.rows, shape.tokens) for shape in StepSet.of(options, 512, few=True).shapes()}
+    assert shapes == {(1, 1), (1, 128), (4, 1), (4, 32), (16, 1), (16, 8)}
+    odd = {
+        (shape.rows, shape.tokens) for shape in StepSet.of(replace(options, rows=6, chunk=4), 512, few=True).shapes()
+    }
+    assert odd == {(1, 1), (1, 4), (4, 1), (6, 1)}
+    plain = {(shape.rows, shape.tokens) for shape in StepSet.of(options, 512).shapes()}
+    assert {(16, 128), (8, 64), (2, 2)} <= plain

@@ -16,7 +16,8 @@ class StepSet:
     and their most. `blocks` is that of the pool, None where KV is contiguous.
 
     Contiguous rows lie where they lie, so a prompt may need any number of rows; with paged KV any row will do, and
-    steps of several tokens have `prefill_rows` alone.
+    steps of several tokens have `prefill_rows` alone. With `shared`, all rows of a step together have no more tokens
+    than one row has alone: where a row reads a prompt, those that decode are not held up by a chunk for each of them.
     """
 
     rows: tuple[int, ...]
@@ -26,6 +27,7 @@ class StepSet:
     blocks: int | None = None
     prefill_rows: tuple[int, ...] = (1,)
     window: int | None = None
+    shared: bool = False
 
     @classmethod
     def of(
@@ -36,9 +38,9 @@ class StepSet:
         capacity: int | None = None,
         few: bool = False,
     ) -> StepSet:
-        """`capacity` takes the place of the options'. `few`: steps of 1 token and of a whole chunk alone, and rows in
-        powers of 4, as programs are dear. Raises SettingsError for a capacity above the model's context, with both
-        numbers.
+        """`capacity` takes the place of the options'. `few`: steps of 1 token and of a whole chunk alone, which rows
+        share, and rows in powers of 4, as programs are dear. Raises SettingsError for a capacity above the model's
+        context, with both numbers.
         """
         if capacity is None:
             capacity = wanted_capacity(options, context)
@@ -55,12 +57,12 @@ class StepSet:
         window = options.window
         if window is not None and window > min(spans):
             raise SettingsError(f"window is {window}: at most the shortest span, {min(spans)}")
-        return cls(rows, tokens, tuple(sorted(spans)), capacity, blocks, wide, window)
+        return cls(rows, tokens, tuple(sorted(spans)), capacity, blocks, wide, window, few and blocks is None)
 
     def shapes(self) -> Iterator[StepShape]:
         """All of them, windows last."""
         for rows in self.rows:
-            for tokens in self.tokens:
+            for tokens in self._tokens(rows):
                 if tokens == 1 or rows in self.prefill_rows:
                     yield from self._over_spans(rows, tokens)
         if self.window is not None:
@@ -74,6 +76,13 @@ class StepSet:
         if self.window is None:
             return StepShape(rows, 1, seen, last, self.blocks)
         return StepShape(rows, self.window, seen, last, self.blocks, window=True)
+
+    def _tokens(self, rows: int) -> tuple[int, ...]:
+        """Tokens that a row of so many may have in a step."""
+        if not self.shared:
+            return self.tokens
+        most = max(self.tokens[-1] // rows, 1)
+        return tuple(dict.fromkeys((1, 1 << most.bit_length() - 1)))
 
     def _over_spans(self, rows: int, tokens: int, window: bool = False) -> Iterator[StepShape]:
         seen = max(self.capacity, self.spans[-1])
