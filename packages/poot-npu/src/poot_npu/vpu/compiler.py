@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -25,7 +26,7 @@ from poot_npu.vpu.model import Interface, Lowered, contracted_rows, lower_progra
 from poot_npu.vpu.modes import Mode
 from poot_npu.vpu.packed import shared
 from poot_npu.vpu.prepared import Contraction, Prepared
-from poot_npu.vpu.weights import Bytes, Stored
+from poot_npu.vpu.weights import Bytes, Stored, content_hash
 
 LEAST_BYTES = 1 << 20
 """Of weights: models of less are compiled about as fast as they are found, and would fill the folder."""
@@ -55,6 +56,7 @@ class Compiler:
         self._mode = mode
         self._prepared = Prepared()
         self.blobs = BlobFolder(folder)
+        self._hashing = ThreadPoolExecutor(1, thread_name_prefix="poot-vpu-hash")
         self.built = 0
         self.least_bytes = LEAST_BYTES
         self._context = self._describe() if self.blobs else ""
@@ -71,6 +73,15 @@ class Compiler:
             for weight in weights.values():
                 weight.settle()
             give_back_freed()
+
+    def expect(self, weight: Stored) -> None:
+        """Begin to hash a weight that models will be made of, beside whatever is done until then."""
+        if self.blobs:
+            weight.hashing = self._hashing.submit(content_hash, weight.data)
+
+    def close(self) -> None:
+        """Drop what is not begun."""
+        self._hashing.shutdown(cancel_futures=True)
 
     def forget(self, weight: Stored) -> None:
         """Drop what was made of a weight that is freed."""

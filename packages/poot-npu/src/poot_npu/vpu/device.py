@@ -90,6 +90,7 @@ class VpuDevice(Device):
         """The stored bytes stay where they are, mapped: models are made of them, and read rows of them as they lie."""
         self._require()
         weight = Stored(use.layout, np.asarray(stored.data))
+        self._compiler.expect(weight)
         return self._adopted(BufferKind.WEIGHT, weight.nbytes, Memory(np.empty(0, np.uint8), weight))
 
     def lower(self, program: Program, bindings: Bindings) -> VpuRecording:
@@ -176,6 +177,7 @@ class VpuDevice(Device):
         self._flights.clear()
         self._overdue.clear()
         self._models.clear()
+        self._compiler.close()
         for buffer in self._live:
             buffer.handle = None
         self._live.clear()

@@ -141,7 +141,7 @@ def _settled(
         tried = {a.output: attention_rewrite(graph, a, swept) for a in attentions}
         windows = {source.key for a in attentions for source in (a.keys, a.values)}
         plan = make_plan(graph, {**rewrites, **tried}, windows)
-        read = {key for key in windows if _is_read(graph, plan, {**rewrites, **tried}, key)}
+        read = windows & _read_states(graph, plan, {**rewrites, **tried})
         kept = [a for a in attentions if plan.stage_of.get(a.output, 0) == 0 and not read & {a.keys.key, a.values.key}]
         if len(kept) == len(attentions):
             rewrites.update(tried)
@@ -149,17 +149,15 @@ def _settled(
         attentions = kept
 
 
-def _is_read(graph: Graph, plan: Plan, rewrites: Rewrites, key: StateKey) -> bool:
-    """Whether a state is read as a whole, or is a result."""
-    pair = next(pair for pair in graph.state if pair.key == key)
-    if pair.before in graph.outputs.values() or pair.after in graph.outputs.values():
-        return True
+def _read_states(graph: Graph, plan: Plan, rewrites: Rewrites) -> set[StateKey]:
+    """The states that are read as a whole, or are results."""
+    read = set(graph.outputs.values())
     for equation in graph.equations:
         if equation.output in plan.stage_of:
             rewrite = rewrites.get(equation.output)
-            if pair.before in (equation.inputs if rewrite is None else rewrite.inputs):
-                return True
-    return False
+            read.update(equation.inputs if rewrite is None else rewrite.inputs)
+    results = set(graph.outputs.values())
+    return {pair.key for pair in graph.state if pair.before in read or pair.after in results}
 
 
 def _handed_on(node: Node, value: Value) -> Node:

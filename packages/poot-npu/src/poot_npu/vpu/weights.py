@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,11 +27,14 @@ BLOCKS_AT_ONCE = 1 << 16
 
 @dataclass(slots=True, eq=False)
 class Stored:
-    """A weight as it is stored, `data` being its bytes. It is taken apart where a model is made of it."""
+    """A weight as it is stored, `data` being its bytes. It is taken apart where a model is made of it.
+
+    `hashing` is a hash of its content under way, where somebody began one.
+    """
 
     layout: WeightLayout
     data: Bytes
-    _digest: bytes | None = field(default=None, repr=False)
+    hashing: Future[bytes] | None = field(default=None, repr=False)
 
     @property
     def format(self) -> Format:
@@ -76,9 +80,10 @@ class Stored:
 
     def digest(self) -> bytes:
         """A hash of its content, computed once."""
-        if self._digest is None:
-            self._digest = hashlib.sha256(self.data.data).digest()
-        return self._digest
+        if self.hashing is None:
+            self.hashing = Future()
+            self.hashing.set_result(content_hash(self.data))
+        return self.hashing.result()
 
     def settle(self) -> None:
         """Give the pages of a mapped file back: they are read again where they are touched."""
@@ -100,6 +105,11 @@ class Stored:
             scale[start:stop] = _half(part[:, fields["scale"]])
             if minimum is not None:
                 minimum[start:stop] = _half(part[:, fields["minimum"]])
+
+
+def content_hash(data: Bytes) -> bytes:
+    """SHA-256. It lets other threads run meanwhile."""
+    return hashlib.sha256(data.data).digest()
 
 
 def _runs(count: int) -> Iterator[tuple[int, int]]:
