@@ -144,6 +144,17 @@ def test_a_forced_call_is_one(api: openai.OpenAI, choice: Any) -> None:
     assert [part.id for part in calls if part.id] and {part.index for part in calls} == {0}
 
 
+def test_a_strict_function_may_be_called(api: openai.OpenAI) -> None:
+    """Where the model may choose, what it calls follows the schema; what it says else is text."""
+    tool: Any = TOOL | {"function": TOOL["function"] | {"strict": True}}
+    for choice in ("auto", None):
+        answer = api.chat.completions.create(
+            model="tiny", messages=USER, tools=[tool], max_tokens=8, **({"tool_choice": choice} if choice else {})
+        )  # type: ignore[call-overload]
+        message = answer.choices[0].message
+        assert message.content is not None or message.tool_calls
+
+
 def test_a_call_and_its_result_go_back(api: openai.OpenAI) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
     answer = api.chat.completions.create(

@@ -9,7 +9,17 @@ from typing import Any
 import pytest
 
 from poot_serve.http.requests.tools import FunctionDefinition
-from poot_serve.http.tools.format import HERMES, LLAMA, MISTRAL, UNTAUGHT, ToolFormat, forcing, forcing_or, format_of
+from poot_serve.http.tools.format import (
+    HERMES,
+    LLAMA,
+    MISTRAL,
+    UNTAUGHT,
+    ToolFormat,
+    allowing,
+    forcing,
+    forcing_or,
+    format_of,
+)
 from poot_serve.http.tools.parser import Call, ToolParser
 
 CASES: list[tuple[ToolFormat, str, list[Any]]] = [
@@ -103,6 +113,7 @@ def test_grammars_that_force_a_call_allow_calls(checkpoint: Any, format: ToolFor
         for structure in (
             forcing(format, functions, several=several),
             forcing_or(format, functions, '{"type":"object"}'),
+            allowing(format, functions, several=several),
         ):
             guide = compiler.compile(structure)
             for token in handle.tokenizer.encode(text, add_special=False, parse_special=False):
@@ -110,3 +121,31 @@ def test_grammars_that_force_a_call_allow_calls(checkpoint: Any, format: ToolFor
             assert guide.complete
     (*_, last) = parsed(format, [text])
     assert last == ("f", {"a": 1})
+
+
+@pytest.mark.parametrize("format", [HERMES, MISTRAL, LLAMA], ids=lambda format: format.name)
+def test_where_a_model_may_choose_a_strict_call_is_by_its_schema(checkpoint: Any, format: ToolFormat) -> None:
+    from poot_llm.guided.compiler import GuideCompiler
+    from poot_llm.registry import Models
+
+    handle = Models().open(checkpoint)
+    functions = [FunctionDefinition(name="f", parameters={"type": "object", "required": ["a"],
+                                                          "properties": {"a": {"enum": [1]}}})]  # fmt: skip
+
+    def taken(text: str) -> bool:
+        """Whether an answer may be this text."""
+        guide = compiler.compile(allowing(format, functions, several=True))
+        for token in handle.tokenizer.encode(text, add_special=False, parse_special=False):
+            if not guide.allows(token):
+                return False
+            guide.accept(token)
+        return guide.complete
+
+    between = {"hermes": "<tool_call>\n{}\n</tool_call>", "mistral": "[TOOL_CALLS][{}]", "llama": "<|python_tag|>{}"}
+    good = json.dumps({"name": "f", format.arguments: {"a": 1}})
+    with GuideCompiler(handle.tokenizer, handle.config.vocabulary) as compiler:
+        assert taken("plain [text] < of | any > kind\n") and taken("")
+        call = between[format.name].replace("{}", good)
+        assert taken(call) and taken(f"let me see: {call}")
+        for wrong in (good.replace("1", "2"), good.replace('"f"', '"g"'), "{}"):
+            assert not taken(between[format.name].replace("{}", wrong))

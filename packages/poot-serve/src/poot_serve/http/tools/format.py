@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -70,6 +71,20 @@ def forcing_or(format: ToolFormat, functions: Sequence[FunctionDefinition], sche
     answer = json.dumps(_bounded(json.loads(schema), "response_format"))
     return StructuredOutputs(
         lark=f"start: answer | {calls_expression(format, several=True)}\nanswer: %json {answer}\n{rules}"
+    )
+
+
+def allowing(format: ToolFormat, functions: Sequence[FunctionDefinition], *, several: bool) -> StructuredOutputs:
+    """The structure of an answer that is any text, after which it may call functions: what begins as a call is one."""
+    mark = re.escape(format.begin)
+    text = "(?s:([^{].*)?)" if format.name == "llama" else "(?s:.*)"
+    calls = calls_expression(format, several=several)
+    after = calls.removeprefix(_text(format.begin)).removeprefix("?")
+    bare = f" | {calls}" if format.name == "llama" else ""
+    return StructuredOutputs(
+        lark=f"start: PLAIN | begin {after}{bare}\n"
+        f"begin[suffix={_text(format.begin)}]: /{text}/\n"
+        f"PLAIN: /{text}/ & ~/(?s:.*){mark}(?s:.*)/\n{call_rules(format, functions)}"
     )
 
 

@@ -9,7 +9,7 @@ from poot_llm.guided.spec import StructuredOutputs
 from poot_llm.tokenizer import Tokenizer
 from poot_serve.http.errors import refused
 from poot_serve.http.requests.tools import NamedTool, Tool, ToolChoice
-from poot_serve.http.tools.format import ToolFormat, forcing, forcing_or
+from poot_serve.http.tools.format import ToolFormat, allowing, forcing, forcing_or
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,8 @@ def tool_use(
     several: bool | None,
 ) -> ToolUse:
     """For tools and a choice that go together. A call that is forced takes the place of any other structure; where the
-    model may choose, the answer is JSON by that structure or calls. `several`: whether it may call more than once.
+    model may choose, the answer is JSON by that structure or calls. Where it may choose and nothing else is said, calls
+    follow their schemas if one of the functions is `strict`. `several`: whether it may call more than once.
 
     Raises ApiError where tools and a structure that is no JSON are both given, RequestError for a schema that is none.
     """
@@ -49,8 +50,10 @@ def tool_use(
         return ToolUse(format, offered, names, forcing(format, functions, several=False))
     if choice == "required":
         return ToolUse(format, offered, names, forcing(format, functions, several=bool(several)))
-    if structure is None:
+    if structure is None and several is not False and not any(function.strict for function in functions):
         return ToolUse(format, offered, names, None)
+    if structure is None:
+        return ToolUse(format, offered, names, allowing(format, functions, several=several is not False))
     if structure.kind not in ("json", "json_object"):
         raise refused(f"tools: an answer that may call them cannot be bound by {structure.kind}", "tools")
     return ToolUse(format, offered, names, forcing_or(format, functions, structure.text))
