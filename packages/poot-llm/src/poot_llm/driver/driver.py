@@ -9,17 +9,14 @@ from typing import Self
 
 from poot_executor.errors import BindError, Poisoned, RequestError, Unsupported
 from poot_executor.executor import Executor
-from poot_executor.stats import EngineStats
 from poot_llm.driver.decoding import Decoding, DecodingPlan
 from poot_llm.driver.encoding import Encoding
 from poot_llm.driver.entry_budget import EntryBudget
+from poot_llm.driver.facts import DriverFacts
 from poot_llm.driver.flights import Flights
 from poot_llm.driver.inputs import InputRows
-from poot_llm.driver.kv import KvLayout, KvUse
-from poot_llm.driver.kv_fit import KvPlan
-from poot_llm.driver.options import DriverOptions, EntryKey
+from poot_llm.driver.options import DriverOptions
 from poot_llm.driver.sequence import FinishReason, Guide, Sequence, StepResult
-from poot_llm.driver.step_set import StepSet
 from poot_llm.driver.tokens import TokenStream
 from poot_llm.driver.whole_texts import WholeTexts
 from poot_llm.registry import ModelHandle
@@ -28,7 +25,7 @@ from poot_llm.sampling import SamplingParams, Suffix
 NO_INPUTS: Mapping[str, InputRows] = MappingProxyType({})
 
 
-class Driver(WholeTexts):
+class Driver(DriverFacts, WholeTexts):
     """Runs a model: weights loaded once, a finite set of steps prepared up front.
 
     A model that generates: `open` takes room for a prompt, `step` computes, `commit` accepts a token, `release` gives
@@ -58,65 +55,6 @@ class Driver(WholeTexts):
         if plan is not None:
             self._generating = Decoding.of(plan, handle, executor, self._executable, options, flights, budget)
         self._closed = False
-
-    @property
-    def _decoding(self) -> Decoding:
-        if self._generating is None:
-            raise Unsupported(f"generation by {self.handle.name}", "it encodes texts, and gives no next token")
-        return self._generating
-
-    @property
-    def plan(self) -> KvPlan:
-        """What there is room for, and what was given up for it."""
-        return self._decoding.plan
-
-    @property
-    def steps(self) -> StepSet:
-        """Every step that can be prepared."""
-        return self._decoding.steps
-
-    @property
-    def kv(self) -> KvLayout:
-        """Where sequences keep K and V."""
-        return self._decoding.kv
-
-    @property
-    def capacity(self) -> int:
-        """Ids of prompt and answer that a sequence can hold."""
-        return self._decoding.steps.capacity
-
-    @property
-    def rows(self) -> int:
-        """Sequences that can be open at once."""
-        return self._decoding.plan.rows
-
-    @property
-    def few_programs(self) -> bool:
-        """Whether a program takes seconds to be made ready on the device, and memory of its own for weights."""
-        return self._executor.target_set[0].caps.few_programs
-
-    @property
-    def prepare_seconds(self) -> float:
-        """Wall time spent so far on compiling and adding entries."""
-        return self._encoding.seconds + (0.0 if self._generating is None else self._generating.entries.seconds)
-
-    @property
-    def wait_seconds(self) -> float:
-        """Wall time spent so far on waiting for submitted steps."""
-        return self._flights.waited
-
-    def stats(self) -> EngineStats:
-        """What lies under it counts."""
-        return self._executor.stats()
-
-    @property
-    def prepared(self) -> tuple[EntryKey, ...]:
-        """The steps that can run without compiling anything."""
-        return self._decoding.entries.keys()
-
-    def use(self) -> KvUse:
-        """Rows, blocks and reused positions, as they are now."""
-        return self._decoding.kv.use()
 
     # Preparation
 
