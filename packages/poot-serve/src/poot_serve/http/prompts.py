@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, TypeVar
 
 from poot_llm.registry import ModelHandle
@@ -26,10 +27,12 @@ class Prompts:
         self._handle = handle
         self.tools: ToolFormat = format_of(handle.template.source)
         """How the model writes calls."""
-        self._longest = max(
-            (len(handle.tokenizer.piece(token, skip_special=False)) for token in range(handle.config.vocabulary)),
-            default=1,
-        )
+
+    @cached_property
+    def _longest(self) -> int:
+        """Bytes of the longest token: a text has at least as many tokens as it is times longer than that."""
+        tokenizer = self._handle.tokenizer
+        return max(len(tokenizer.piece(token, skip_special=False)) for token in range(self._handle.config.vocabulary))
 
     async def text(self, text: str, capacity: int, *, add_special: bool = True, field: str = "prompt") -> list[int]:
         """Ids of a text; its control tokens are ordinary text. Raises ApiError for one that is far too long, without
@@ -64,12 +67,15 @@ class Prompts:
         ))  # fmt: skip
 
     async def _made(self, size: int, capacity: int, field: str, make: Callable[[], list[int]]) -> list[int]:
-        least = size // self._longest
-        if least > capacity:
-            raise too_long(least, capacity, field, at_least=True)
         if size <= SMALL:
             return make()
-        return await asyncio.to_thread(make)
+
+        def bounded() -> list[int]:
+            if (least := size // self._longest) > capacity:
+                raise too_long(least, capacity, field, at_least=True)
+            return make()
+
+        return await asyncio.to_thread(bounded)
 
 
 def text_of(content: str | Sequence[Any] | None) -> str | None:
