@@ -61,7 +61,7 @@ class Kernels:
         code = np.frombuffer(bytearray(self.program.code_object.image), np.uint8)
         base = space.add("code object", code, writable=False, address=0x7000_0000_0000)
         dispatch = Dispatch(groups, items, at)
-        return run_dispatch(self.program, name, dispatch, space, code=base, timeout=60, **options)
+        return run_dispatch(self.program, name, dispatch, space, code=base, **({"timeout": 60.0} | options))
 
 
 def _need_tools():

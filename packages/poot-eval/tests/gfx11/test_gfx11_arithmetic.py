@@ -76,7 +76,7 @@ MAP3(field, u32, u32, ((x >> (y & 31)) & ((1u << (z & 31)) - 1)) | (x & ~z))
 """
 
 
-@pytest.fixture(scope="module", params=[32, 64])
+@pytest.fixture(scope="module", params=[32, pytest.param(64, marks=pytest.mark.slow)])
 def kernels(request, hip):
     return hip(TEXT, wave=request.param)
 

@@ -71,7 +71,7 @@ TYPES = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=[32, 64])
+@pytest.fixture(scope="module", params=[32, pytest.param(64, marks=pytest.mark.slow)])
 def kernels(request, hip):
     return hip(TEXT, wave=request.param)
 

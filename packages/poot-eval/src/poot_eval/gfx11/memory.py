@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from poot_executor.errors import KernelError
+
 Array = NDArray[Any]
 Addresses = NDArray[np.uint64]
 Refuse = Callable[[int, str], Exception]
@@ -32,7 +34,7 @@ class Region:
 
 
 class AddressSpace:
-    """Regions that do not overlap. What lies between them cannot be reached."""
+    """Regions that do not overlap, or KernelError is raised. What lies between them cannot be reached."""
 
     def __init__(self, regions: Sequence[Region] = ()) -> None:
         self._regions: list[Region] = []
@@ -51,7 +53,7 @@ class AddressSpace:
         regions.sort(key=lambda region: region.start)
         for low, high in pairwise(regions):
             if low.end > high.start:
-                raise ValueError(f"{low.name} and {high.name} overlap in memory")
+                raise KernelError(f"{low.name} and {high.name} overlap in memory")
         self._regions = regions
         self._starts = np.array([region.start for region in regions], np.uint64)
         self._ends = np.array([region.end for region in regions], np.uint64)
