@@ -1,8 +1,6 @@
-"""The compiler: `compile(graph, target, options) -> Program`."""
+"""The compiler: `compile(graph, target, options) -> Program`. A name is imported when it is asked for."""
 
-from poot_executor.compile.options import CompileLimits, CompileOptions
-from poot_executor.compile.pipeline import compile
-from poot_executor.compile.program import Program
-from poot_executor.compile.target import Caps, Granularity, Target
+from poot_executor.compile.exports import __dir__ as __dir__
+from poot_executor.compile.exports import __getattr__ as __getattr__
 
 __all__ = ["Caps", "CompileLimits", "CompileOptions", "Granularity", "Program", "Target", "compile"]
