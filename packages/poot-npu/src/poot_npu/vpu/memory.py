@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,7 +35,7 @@ class Memory:
 
 
 @contextlib.contextmanager
-def large_apart() -> Iterator[None]:
+def large_apart() -> Generator[None]:
     """Meanwhile the GNU C library takes memory of 128 kB or more from the kernel each on its own: what making a model
     frees leaves no holes between what it keeps. Elsewhere nothing happens."""
     try:
