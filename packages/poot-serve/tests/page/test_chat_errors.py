@@ -6,6 +6,8 @@ import threading
 
 import pytest
 
+pytestmark = pytest.mark.slow  # all of them together
+
 HOSTILE = (
     "<img src=x onerror=window.hit=1>",
     "<script>window.hit=1</script>",

@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import threading
 
+import pytest
+
+pytestmark = pytest.mark.slow  # all of them together
+
 
 def ask(page, text):
     """Type a message and send it."""

@@ -6,6 +6,8 @@ from time import perf_counter
 
 import pytest
 
+pytestmark = pytest.mark.slow  # all of them together
+
 SHOW = """async ({texts, steps}) => {
     const {Markdown} = await import("/page/markdown.js");
     return texts.map((text, place) => {

@@ -59,8 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = out.add_argument
     add("--goodput", nargs="+", type=goal, default=[], metavar="NAME:MS",
         help=f"count requests that keep these times: {', '.join(GOALS)}")  # fmt: skip
-    add("--metric-percentiles", type=percentages, default=(50.0, 90.0, 99.0), metavar="P",
-        help="with commas between them (default: 50,90,99)")  # fmt: skip
+    add("--metric-percentiles", type=percentages, default=(90.0, 99.0), metavar="P",
+        help="with commas between them, beside the median (default: 90,99)")  # fmt: skip
     add("--json", action="store_true", help="one JSON object instead of a table")
 
 
