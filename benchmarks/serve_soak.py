@@ -1,4 +1,4 @@
-"""Many clients that misbehave, and whether the server adds up afterwards: `python benchmarks/serve_soak.py [MODEL]`.
+"""Many clients that misbehave, and whether the server adds up afterwards: `hatch run bench:serve-soak [MODEL]`.
 
 Clients stream, ask for whole answers, read slowly, leave in the middle and send what is wrong, for so many seconds.
 Every answer is compared with the one that the same request got alone. Then clients leave in each state of a request.
@@ -17,7 +17,7 @@ import random
 import signal
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from time import monotonic
@@ -305,7 +305,7 @@ def _resident(pid: int) -> int:
 
 
 @asynccontextmanager
-async def served(arguments: argparse.Namespace) -> AsyncIterator[tuple[str, asyncio.subprocess.Process | None]]:
+async def served(arguments: argparse.Namespace) -> AsyncGenerator[tuple[str, asyncio.subprocess.Process | None]]:
     """The server: one that is there, or one that is started and ended here."""
     if arguments.base_url:
         yield arguments.base_url.rstrip("/"), None
