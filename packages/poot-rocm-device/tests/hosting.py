@@ -63,9 +63,16 @@ class Hosting:
 
 
 def open_hosting(
-    fake: FakeRuntime, runtime: Runtime, kernels: Hosting, *, packets: int = 256, **settings: Any
+    fake: FakeRuntime,
+    runtime: Runtime,
+    kernels: Hosting,
+    *,
+    packets: int = 256,
+    fragments: bool = False,
+    **settings: Any,
 ) -> RocmDevice:
-    """A device whose kernels run on this processor."""
+    """A device whose kernels run on this processor, with matrix fragments or without."""
     fake.execute(kernels.execute)
     (gpu,) = gpus(runtime.hsa)
-    return open_gpu(runtime, gpu, kernels, DeviceSettings(**{"timeout": 60.0, **settings}), packets=packets)
+    chosen = DeviceSettings(**{"timeout": 60.0, **settings})
+    return open_gpu(runtime, gpu, kernels, chosen, packets=packets, fragments=fragments)

@@ -84,8 +84,6 @@ class FakeRuntime:
         self._library = ctypes.CDLL(str(path))
         self._library.fake_error.restype = ctypes.c_char_p
         self._library.fake_count.restype = self._library.fake_visible.restype = ctypes.c_long
-        # Never dropped: the packet processor may be in the middle of one.
-        self._callbacks: list[object] = []
 
     def execute(self, executor: Executor) -> None:
         """Run kernels with a Python function from now on."""
@@ -105,7 +103,8 @@ class FakeRuntime:
                 return ERROR
 
         callback = _EXECUTOR(called)
-        self._callbacks.append(callback)
+        # For good: the packet processor may be in the middle of it whenever this object goes.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(callback))
         self._library.fake_execute(callback)
 
     def execute_nothing(self) -> None:
