@@ -15,12 +15,19 @@ import pytest
 from poot_eval.conformance import DeviceConformance, KernelDeviceConformance
 from poot_eval.conformance.launching import launch
 from poot_eval.conformance.sample_kernels import scaled_sum, silu, sweep, tile_max
+from poot_eval.gfx11.program import Program
 from poot_eval.gfx11.run import Order
+from poot_eval.gfx11.waits import check_waits
 from poot_eval.hsa import FakeRuntime
 from poot_executor.dtype import I32
 from poot_executor.kernel.builder import KernelBuilder
 from poot_executor.kernel.ir import Access, Kernel
+from poot_rocm_device.architecture import architecture_named
+from poot_rocm_device.caps import caps_of
+from poot_rocm_device.compilers import find_compiler
 from poot_rocm_device.device import RocmDevice
+from poot_rocm_device.emit import emit_module
+from poot_rocm_device.emitter import entry_name
 from poot_rocm_device.runtime import Runtime
 
 
@@ -75,3 +82,19 @@ def test_machine_code_does_what_its_text_says(
     assert not fake.raised
     assert compared.compared["on this processor"] == 5 * len(Order)
     assert compared.compared["in the interpreter of kernel IR"] == 4 * len(Order)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gfx1100", pytest.param("gfx1151", marks=pytest.mark.sweep)])
+def test_every_kernel_of_the_library_waits_for_what_it_loads(
+    name: str, machine: ModuleType, library_kernels: ModuleType
+) -> None:
+    """All that a kernel can reach is known to the interpreter, and no path takes what is still on its way."""
+    machine.compiler_or_skip()
+    architecture = architecture_named(name)
+    kernels = library_kernels.library(architecture)
+    code = find_compiler(architecture).compiler.compile(emit_module(kernels, caps_of(architecture)), architecture)
+    program = Program(code)
+    for kernel in kernels:
+        entry = entry_name(kernel)
+        check_waits(entry, program.code(entry).instructions, program.code_object.kernel(entry).entry)

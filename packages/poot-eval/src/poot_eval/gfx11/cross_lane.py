@@ -61,6 +61,8 @@ class Exchange:
 def exchange(instruction: Instruction, lanes: int) -> Exchange | None:
     """The exchange that an instruction's modifiers ask for; None where they ask for none."""
     modifiers = instruction.modifiers
+    if not modifiers:
+        return None
     lane = np.arange(lanes)
     if "dpp8" in modifiers:
         choice = np.array(_numbers(modifiers["dpp8"]))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from poot_eval.gfx11.disassembly import Instruction
 from poot_eval.gfx11.faults import WaitFault
@@ -121,14 +122,16 @@ def _gives(instruction: Instruction) -> bool:
     )
 
 
-def _registers(text: str) -> list[Register]:
+@cache
+def _registers(text: str) -> tuple[Register, ...]:
+    """The registers that an operand's text names."""
     try:
         operand: Operand = parse_operand(text)
     except ValueError:
-        return []
+        return ()
     if operand.kind not in {"v", "s"}:
-        return []
-    return [(operand.kind, operand.index + i) for i in range(operand.count)]
+        return ()
+    return tuple((operand.kind, operand.index + i) for i in range(operand.count))
 
 
 def _check(kernel: str, instruction: Instruction, state: _State) -> None:
