@@ -4,6 +4,7 @@ Greedy tokens are compared with the recorded reference first, in the same proces
 Of a mode that rounds coarsely (`vpu:cpu-fast`) the tokens that differ are counted, and printed with their margins.
 Then every number is the median of the repeats, with its extremes. Exposed host time is what the engine counts while
 the device had nothing to do (`poot_executor.stats`): inside submit and collect, and in the driver between two steps.
+With `--peer llama.cpp --peer-python FILE` each repeat is followed by one of llama.cpp's CPU backend (`peers.py`).
 """
 
 from __future__ import annotations
