@@ -69,8 +69,6 @@ def test_a_small_llama_from_machine_code(tmp_path: Path) -> None:
 
 @pytest.mark.sweep
 @pytest.mark.slow
-@pytest.mark.parametrize("format", ["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q4_k", "q6_k"])
-@pytest.mark.parametrize("layers", [1, 2])
-def test_every_dispatch_leaves_what_its_text_says(format: str, layers: int, tmp_path: Path) -> None:
-    wide = {"width": 256, "ffn": 256, "heads": 4} if format.endswith("_k") else {}
-    check_tokens(tmp_path, compared=True, format=format, layers=layers, **wide)
+@pytest.mark.parametrize("format", ["f32", "f16", "q8_0"])
+def test_every_dispatch_leaves_what_its_text_says(format: str, tmp_path: Path) -> None:
+    check_tokens(tmp_path, compared=True, format=format, layers=1)
