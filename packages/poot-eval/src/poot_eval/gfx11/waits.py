@@ -82,6 +82,7 @@ def _after(kernel: str, instruction: Instruction, state: _State) -> _State:
 
 def _waited(instruction: Instruction, state: _State) -> _State | None:
     """The state after a wait; None for any other instruction."""
+    limits: dict[str, int]
     if instruction.mnemonic == "s_waitcnt":
         bits = instruction.words[0] & 0xFFFF
         limits = {_VECTOR: bits >> 10 & 63, _LOCAL: bits >> 4 & 63}

@@ -127,7 +127,7 @@ def _arguments(function: FunctionDefinition) -> dict[str, object]:
     where = f"tools.{function.name}.parameters"
     if (levels := levels_of(schema, DEPTH)) > DEPTH:
         raise refused(f"{where}: it is nested {levels} levels deep or more, at most {DEPTH}", "tools")
-    return {"type": "object"} | schema
+    return {"type": "object", **schema}
 
 
 def _bounded(schema: object, field: str) -> dict[str, object]:

@@ -132,7 +132,7 @@ class ToolParser:
         if isinstance(arguments, str):
             parsed = _values(arguments, "")
             arguments = parsed[0] if len(parsed) == 1 else None
-        if name not in self._names or not isinstance(arguments, dict):
+        if not isinstance(name, str) or name not in self._names or not isinstance(arguments, dict):
             return None
         return Call(f"call_{uuid4().hex[:24]}", name, json.dumps(arguments, ensure_ascii=False))
 
