@@ -27,7 +27,7 @@ assert _SPEC is not None and _SPEC.loader is not None
 tiny = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(tiny)
 
-CONTEXT = 1024
+CONTEXT = 4096
 KEY = "a-key-of-this-server"
 MODEL = "tiny"
 
@@ -110,7 +110,8 @@ def server(checkpoint: Path) -> Iterator[Served]:
     with open_or_skip("vpu"):
         pass
     served = Served(
-        checkpoint, "--device", "vpu:cpu", "--rows", "2", "--chunk", "64", "--lazy", "--name", MODEL, "--name", "alias",
+        checkpoint, "--device", "vpu:cpu", "--rows", "2", "--chunk", "64", "--capacity", "4096", "--lazy",
+        "--name", MODEL, "--name", "alias",
         "--body-bytes", "200000", "--drain-seconds", "5",
     )  # fmt: skip
     try:

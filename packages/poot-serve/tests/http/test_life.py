@@ -21,7 +21,7 @@ from poot_serve.command import main
 
 pytestmark = pytest.mark.device("vpu")
 
-LONG = {"prompt": "x", "max_tokens": 1000, "ignore_eos": True, "temperature": 0, "stream": True}
+LONG = {"prompt": "x", "max_tokens": 4000, "ignore_eos": True, "temperature": 0, "stream": True}
 
 DRAIN = 3
 
@@ -54,7 +54,18 @@ class Reader:
 def own_server(served: Any, server: Any, checkpoint: Path) -> Iterator[Any]:
     """A server of the test's own, whose steps the shared one has compiled."""
     made = served(
-        checkpoint, "--device", "vpu:cpu", "--rows", "2", "--chunk", "64", "--lazy", "--drain-seconds", str(DRAIN)
+        checkpoint,
+        "--device",
+        "vpu:cpu",
+        "--rows",
+        "2",
+        "--chunk",
+        "64",
+        "--capacity",
+        "4096",
+        "--lazy",
+        "--drain-seconds",
+        str(DRAIN),
     )
     try:
         made.wait_ready()

@@ -160,11 +160,11 @@ def test_a_body_is_json_by_its_type(client: httpx.Client) -> None:
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [
-        (CHAT, {"messages": [{"role": "user", "content": 1100 * "x "}]}, "messages"),
+        (CHAT, {"messages": [{"role": "user", "content": 4200 * "x "}]}, "messages"),
         (CHAT, {"messages": [{"role": "user", "content": 100_000 * "x"}]}, "messages"),
-        ("/v1/completions", {"prompt": 1100 * [5]}, "prompt"),
+        ("/v1/completions", {"prompt": 4200 * [5]}, "prompt"),
         ("/v1/completions", {"prompt": ["short", 100_000 * "x"]}, "prompt[1]"),
-        ("/v1/responses", {"input": 1100 * "x "}, "input"),
+        ("/v1/responses", {"input": 4200 * "x "}, "input"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
@@ -175,7 +175,7 @@ def test_a_prompt_beyond_the_context_has_both_numbers(
     assert refusal["code"] == "context_length_exceeded"
     assert refusal["param"] == param
     numbers = [int(word) for word in refusal["message"].split() if word.isdigit()]
-    assert numbers[-1] == 1024 and numbers[0] >= 1024
+    assert numbers[-1] == 4096 and numbers[0] >= 4096
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_an_encoders_routes_say_what_the_model_is(client: httpx.Client) -> None:
 
 def test_openai_raises_what_it_should(api: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
-        api.chat.completions.create(model="tiny", messages=[{"role": "user", "content": 1100 * "x "}])
+        api.chat.completions.create(model="tiny", messages=[{"role": "user", "content": 4200 * "x "}])
     assert refused.value.code == "context_length_exceeded" and refused.value.param == "messages"
     with pytest.raises(openai.NotFoundError):
         api.models.retrieve("another")
