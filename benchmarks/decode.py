@@ -12,8 +12,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -23,6 +21,7 @@ from statistics import median
 from time import perf_counter
 
 import numpy as np
+from cells import commit_of
 from peers import Peer, add_peer, peer_of, ratio
 
 from poot_executor.compile.explain import dispatches_per_layer
@@ -167,19 +166,6 @@ def repeated(measure: Callable[[], dict[str, float]], repeats: int) -> dict[str,
     return {name: tuple(run[name] for run in runs) for name in runs[0]}
 
 
-def commit() -> str:
-    """What is measured: the commit, and whether the tree differs from it."""
-    git = shutil.which("git")
-    if git is None or not (ROOT / ".git").exists():
-        return "unknown: this is no checkout"
-
-    def ask(*words: str) -> str:
-        return subprocess.run([git, *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-
-    name = ask("rev-parse", "--short=12", "HEAD")
-    return f"{name} with changes" if ask("status", "--porcelain", "--untracked-files=no") else name
-
-
 def dispatches(handle: ModelHandle, engine: Engine, capacity: int) -> str:
     """Of a greedy decode step."""
     shape = StepShape(1, 1, capacity, capacity)
@@ -257,7 +243,7 @@ def main() -> None:
             "device": name_of(choice),
             "model": f"{handle.name}, {handle.stored_bytes:,} bytes of weights",
             "capacity": f"{driver.capacity} positions, chunks of {driver.options.chunk}",
-            "commit": commit(),
+            "commit": commit_of(ROOT),
             "dispatches": dispatches(handle, engine, driver.capacity),
             "prepared in": f"{driver.prepare_seconds:.1f} s, {len(driver.prepared)} steps",
             "correct": correct,
