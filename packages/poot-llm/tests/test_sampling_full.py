@@ -30,10 +30,10 @@ from poot_llm.sampling import (
     SamplerSlots,
     SamplingParams,
     Suffix,
-    TokenLogprobs,
     allowed_bits,
     append_suffix,
 )
+from poot_llm.sampling.logprobs import LogprobTable
 
 LOGITS = SlotKey(SlotKind.INPUT, "logits")
 SPAN = 16
@@ -194,7 +194,7 @@ def test_logprobs_are_read_by_row(rng: np.random.Generator) -> None:
     logits = rng.normal(0, 1, (2, 25)).astype(np.float32)
     rows = {1: SamplerRow(0, SamplingParams(logprobs=3))}
     outputs = eval(full_step(2, 25), full_inputs(logits, rows, [0, 0])).outputs
-    read = TokenLogprobs.read(outputs, 1, 3)
+    read = LogprobTable(outputs).row(1, 3)
     assert [id for id, _ in read.top] == np.argsort(-logits[1])[:3].tolist()
     assert read.logprob == read.top[0][1] == max(logprob for _, logprob in read.top)
 

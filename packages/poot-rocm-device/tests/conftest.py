@@ -84,6 +84,12 @@ def library(built: Path, tmp_path: Path) -> Path:
     return Path(shutil.copy(built, tmp_path / built.name))
 
 
+@pytest.fixture(scope="module")
+def module_library(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy for the tests of a file: of one library, a process takes the events once."""
+    return Path(shutil.copy(built, tmp_path_factory.mktemp("hsa_of_file") / built.name))
+
+
 @pytest.fixture
 def fake(library: Path) -> FakeRuntime:
     """A simulated runtime of its own."""

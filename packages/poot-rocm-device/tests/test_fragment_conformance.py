@@ -19,13 +19,11 @@ pytestmark = pytest.mark.sweep
 
 
 @pytest.fixture(scope="module")
-def device(built: Path, tmp_path_factory: pytest.TempPathFactory, hosting: ModuleType) -> Iterator[RocmDevice]:
+def device(module_library: Path, tmp_path_factory: pytest.TempPathFactory, hosting: ModuleType) -> Iterator[RocmDevice]:
     """With every matrix product that its architecture has."""
     folder = tmp_path_factory.mktemp("fragments")
-    library = folder / built.name
-    library.write_bytes(built.read_bytes())
-    kernels, fake = hosting.Hosting(folder), FakeRuntime(library)
-    with hosting.open_hosting(fake, Runtime(str(library)), kernels, fragments=True) as opened:
+    kernels, fake = hosting.Hosting(folder), FakeRuntime(module_library)
+    with hosting.open_hosting(fake, Runtime(str(module_library)), kernels, fragments=True) as opened:
         assert opened.target.caps.fragments
         yield opened
 

@@ -23,11 +23,11 @@ from poot_rocm_device.runtime import Runtime
 
 @pytest.fixture(scope="module")
 def open_device(
-    built: Path, tmp_path_factory: pytest.TempPathFactory, hosting: ModuleType
+    module_library: Path, tmp_path_factory: pytest.TempPathFactory, hosting: ModuleType
 ) -> Callable[..., RocmDevice]:
     """`open_device(timeout=60.0)`: one more device of one GPU."""
     kernels = hosting.Hosting(tmp_path_factory.mktemp("libraries"))
-    fake, runtime = FakeRuntime(built), Runtime(str(built))
+    fake, runtime = FakeRuntime(module_library), Runtime(str(module_library))
     return lambda **settings: hosting.open_hosting(fake, runtime, kernels, **settings)
 
 

@@ -32,9 +32,9 @@ from poot_rocm_device.runtime import Runtime
 
 
 @pytest.fixture(scope="module")
-def open_device(built: Path, machine: ModuleType) -> Callable[..., RocmDevice]:
+def open_device(module_library: Path, machine: ModuleType) -> Callable[..., RocmDevice]:
     """`open_device(timeout=300.0)`: one more device of one GPU."""
-    fake, runtime = FakeRuntime(built), Runtime(str(built))
+    fake, runtime = FakeRuntime(module_library), Runtime(str(module_library))
     kernels = machine.Machine(machine.compiler_or_skip(), fake, races=True)
     return lambda **settings: machine.open_machine(fake, runtime, kernels, **settings)
 
