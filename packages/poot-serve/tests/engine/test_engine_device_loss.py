@@ -20,6 +20,8 @@ pytestmark = pytest.mark.device("vulkan")
 
 PROMPT = [104, 277, 102, 110, 35, 101, 117, 114, 122, 113, 290, 7, 300, 9, 12, 60] * 2
 LONG = SamplingParams(max_tokens=24, ignore_eos=True)
+LONGER = SamplingParams(max_tokens=220, ignore_eos=True)
+"""An answer that no device ends before it is lost."""
 SUBMIT, WAIT = "vkQueueSubmit", "vkWaitForFences"
 
 
@@ -62,7 +64,7 @@ async def errors_of(client: EngineClient, fault: Fault, phase: str) -> list[list
         # Of four chunks the third one.
         fault.arm(SUBMIT, 2)
         await fault.taken()
-    generations = [await client.submit(PROMPT[place:], LONG) for place in range(2)]
+    generations = [await client.submit(PROMPT[place:], LONGER) for place in range(2)]
     if phase != "prefill":
         await anext(generations[0])
         fault.arm({"decode": SUBMIT, "readback": WAIT}[phase], 1)
@@ -81,7 +83,7 @@ async def errors_of(client: EngineClient, fault: Fault, phase: str) -> list[list
 
 
 def test_a_lost_device_ends_what_it_had_and_another_engine_takes_over(engines: Any, fault: Fault) -> None:
-    options = {"rows": 2, "chunk": 8, "capacity": 64}
+    options = {"rows": 2, "chunk": 8, "capacity": 256}
     with engines.client(device="faulty", driver=options, prepare_all=False, loss_seconds=0.001) as client:
 
         async def healthy() -> tuple[str, Any]:
@@ -111,7 +113,7 @@ def test_a_lost_device_ends_what_it_had_and_another_engine_takes_over(engines: A
 
 
 def test_a_device_lost_while_it_loads_is_opened_once_more(engines: Any, fault: Fault) -> None:
-    options = {"rows": 2, "chunk": 8, "capacity": 64}
+    options = {"rows": 2, "chunk": 8, "capacity": 256}
     fault.arm(SUBMIT, 8)
     with engines.client(device="faulty", driver=options, prepare_all=False) as client:
         facts = engines.run(client.ready())

