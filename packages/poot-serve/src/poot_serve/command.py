@@ -18,7 +18,7 @@ from poot_serve.engine.settings import EngineSettings
 from poot_serve.http.settings import HttpSettings
 
 _HTTP, _ENGINE = HttpSettings(), EngineSettings("")
-REFUSED, FAILED = 2, 1
+REFUSED = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -354,11 +354,9 @@ class _Fuser:
         measured = dict(self.norms.get(norm_key(self.graph, left, segments, self.layouts), ())).get("apart")
         reads_of_norm = norm_reads(self._weights(left), left, source, self.caps)
         if measured or (measured is None and reads_of_norm > NORM_READS):
-            why = (
-                f"{MEASURED}: a norm of its own is faster"
-                if measured
-                else (f"its groups would read {reads_of_norm:,} bytes for their norms")
-            )
+            why = f"its groups would read {reads_of_norm:,} bytes for their norms"
+            if measured:
+                why = f"{MEASURED}: a norm of its own is faster"
             self.declines.append(Decline("projection", self.position[region.root], why))
             return None
         return region
