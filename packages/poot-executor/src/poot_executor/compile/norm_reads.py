@@ -15,8 +15,8 @@ from poot_executor.layout import WeightLayout
 NORM_READS = 250_000_000
 """Bytes that all groups together read at most for a norm that each computes for itself. With a norm of its own an H200
 was 75 µs faster for a head whose groups read 525 MB for it (a 1B model on ptx) and 21 µs where they read 263 MB (on
-vulkan). The layers of an 8B model in q4_0, whose groups read 59 MB at most, were 11 µs slower for each norm apart, which
-one group computes. Nothing between was measured (benchmarks/RESULTS.md)."""
+vulkan). The layers of an 8B model in q4_0, whose groups read 59 MB at most, were 11 µs slower for each norm apart,
+which one group computes. Nothing between was measured (benchmarks/RESULTS.md)."""
 
 
 def norm_reads(weights: Sequence[tuple[WeightLayout, Segment]], left: Value, source: Value, caps: Caps) -> int:
