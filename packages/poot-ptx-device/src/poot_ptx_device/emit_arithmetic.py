@@ -9,7 +9,8 @@ from poot_executor.dtype import DType
 from poot_executor.kernel import fused_routines as routines
 from poot_executor.kernel.ir import Op
 from poot_ptx_device.caps import WARP
-from poot_ptx_device.emitter import Emitter, is_literal, literal, register_class, suffix
+from poot_ptx_device.emitter import Emitter
+from poot_ptx_device.operands import is_literal, literal, register_class, suffix
 from poot_ptx_device.rules import RULES
 
 F32, I32, U32, BOOL = DType.F32, DType.I32, DType.U32, DType.BOOL

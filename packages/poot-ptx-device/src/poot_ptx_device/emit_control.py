@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from poot_executor.dtype import DType
 from poot_executor.kernel.ir import Op, Val
-from poot_ptx_device.emitter import Emitter, moves
+from poot_ptx_device.emitter import Emitter
+from poot_ptx_device.instructions import moves
 from poot_ptx_device.rules import RULES
 
 

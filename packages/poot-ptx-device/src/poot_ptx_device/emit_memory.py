@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from poot_executor.dtype import DType
 from poot_executor.kernel.ir import Op, Val
-from poot_ptx_device.emitter import Emitter, element, is_literal, register_class, suffix
+from poot_ptx_device.emitter import Emitter
+from poot_ptx_device.operands import is_literal, register_class, suffix
 from poot_ptx_device.rules import RULES
 
 I32 = DType.I32
@@ -24,7 +25,7 @@ def _guard(e: Emitter, place: int, width: int, index: Val) -> tuple[str, str]:
     if e.inside(place, index, width):
         return "", e.element(place, index)
     guard = _compared(e, place, width, e.scalar(index)) if e.guarded else ""
-    return guard, element(e, place, e.scalar(index))
+    return guard, e.computed(place, e.scalar(index))
 
 
 def _compared(e: Emitter, place: int, width: int, index: str) -> str:
@@ -47,7 +48,7 @@ def _load(e: Emitter, op: Op) -> None:
         index = e.scalar(op.operands[0])
         if e.guarded:
             index = e.result("b32", f"min.u32 {{}}, {index}, {e.last(place, width)}")
-        address = element(e, place, index)
+        address = e.computed(place, index)
     lanes = e.registers(op.result)
     e.line(f"ld.global{path}{_vectors(width)}.{register_class(op.result.dtype)} {_braced(lanes)}, {address}")
 

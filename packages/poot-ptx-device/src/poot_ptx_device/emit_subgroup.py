@@ -6,7 +6,8 @@ from poot_executor.dtype import DType
 from poot_executor.kernel.ir import Op
 from poot_ptx_device.caps import WARP
 from poot_ptx_device.emit_arithmetic import instruction, select
-from poot_ptx_device.emitter import Emitter, register_class, suffix
+from poot_ptx_device.emitter import Emitter
+from poot_ptx_device.operands import register_class, suffix
 from poot_ptx_device.rules import RULES
 
 _ALL = "0xffffffff"

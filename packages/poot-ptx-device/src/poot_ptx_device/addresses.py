@@ -1,0 +1,103 @@
+"""Addresses in a kernel: what its parameters give, computed once before anything else, and elements of buffers."""
+
+from __future__ import annotations
+
+from poot_executor.kernel.ir import Access, Kernel, Op, Val
+from poot_executor.kernel.passes.ranges import Range, Ranges
+from poot_ptx_device.instructions import Instructions
+from poot_ptx_device.operands import is_literal
+
+
+class Addresses(Instructions):
+    """Instructions of one kernel that know its parameters, and what its integers are known to lie in."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.ranges = Ranges(kernel)
+        self._head: list[str] = []
+        self._known: dict[tuple[str, int, int], str] = {}
+        self._makers = {value: op for op in kernel.body.walk() for value in op.results}
+        self._addresses: list[dict[tuple[int, str], str]] = [{}]
+
+    def range_of(self, value: Val) -> Range:
+        """What an integer is known to lie in."""
+        return self.ranges.of(value)
+
+    # What is computed once, before anything else
+
+    def once(self, key: tuple[str, int, int], name: str, *instructions: str) -> str:
+        """A register that the kernel's first instructions set: each text holds `{}` in the place of the register."""
+        if key not in self._known:
+            self._known[key] = self.fresh(name)
+            self._head += [text.format(self._known[key]) + ";" for text in instructions]
+        return self._known[key]
+
+    def address(self, place: int) -> str:
+        """A buffer's address in global memory."""
+        return self.once(("p", place, 0), "b64", f"ld.param.u64 {{0}}, [p{place}]", "cvta.to.global.u64 {0}, {0}")
+
+    def count(self, place: int) -> str:
+        """A buffer's element count."""
+        return self.once(("n", place, 0), "b32", f"ld.param.u32 {{}}, [n{place}]")
+
+    def end(self, place: int, width: int) -> str:
+        """The count, cut to whole vectors."""
+        count = self.count(place)
+        return count if width == 1 else self.once(("end", place, width), "b32", f"and.b32 {{}}, {count}, {-width}")
+
+    def last(self, place: int, width: int) -> str:
+        """The index of the last whole vector. An allocation is never shorter than a vector."""
+        end = self.end(place, width)
+        atleast = end if width == 1 else self.once(("least", place, width), "b32", f"max.u32 {{}}, {end}, {width}")
+        return self.once(("last", place, width), "b32", f"sub.u32 {{}}, {atleast}, {width}")
+
+    def fault(self) -> str:
+        """The address of the fault word."""
+        return self.once(("fault", 0, 0), "b64", "ld.param.u64 {0}, [fault]", "cvta.to.global.u64 {0}, {0}")
+
+    def inside(self, place: int, index: Val, width: int) -> bool:
+        """Whether an access of `width` elements is known to lie in what every launch binds."""
+        count, known = self.kernel.params[place].count, self.range_of(index)
+        return count is not None and known.low >= 0 and known.high + width <= count
+
+    def element(self, place: int, index: Val) -> str:
+        """The address of an element that needs no guard, in brackets: what is near a known address is an offset from
+        it."""
+        base, offset = index, 0
+        while (made := self._makers.get(base)) is not None and made.kind == "add":
+            left, right = made.operands
+            constant = self.constant(right)
+            if constant is None or self.range_of(left).low < 0:
+                break
+            base, offset = left, offset + constant
+        if (constant := self.constant(base)) is not None:
+            return f"[{self.address(place)}+{4 * (offset + constant)}]"
+        register = self.scalar(base)
+        if is_literal(register) or not -(1 << 20) < offset < 1 << 20:
+            return self.computed(place, self.scalar(index))
+        address = next((found[place, register] for found in self._addresses if (place, register) in found), None)
+        if address is None:
+            address = self.result("b64", f"mad.wide.u32 {{}}, {register}, 4, {self.address(place)}")
+            self._addresses[-1][place, register] = address
+        return f"[{address}+{4 * offset}]" if offset else f"[{address}]"
+
+    def computed(self, place: int, index: str) -> str:
+        """The address of an element, in brackets: indices are widened here."""
+        if is_literal(index):
+            return f"[{self.address(place)}+{4 * int(index)}]"
+        return f"[{self.result('b64', f'mad.wide.u32 {{}}, {index}, 4, {self.address(place)}')}]"
+
+    def maker(self, value: Val, kind: str) -> Op | None:
+        """The operation that makes a value, where it is of a kind."""
+        made = self._makers.get(value)
+        return made if made is not None and made.kind == kind else None
+
+    def constant(self, value: Val) -> int | None:
+        """The number that an integer is, where it is a constant."""
+        made = self.maker(value, "const")
+        return None if made is None else made.attrs["value"]
+
+    def reads_only(self, place: int) -> bool:
+        """Whether no dispatch ever writes the buffer, so that loads may go past coherence."""
+        return self.kernel.params[place].access is Access.READ
