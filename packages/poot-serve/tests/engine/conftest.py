@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -17,7 +19,9 @@ from poot_eval.conformance import open_or_skip
 from poot_llm.driver import Driver, DriverOptions, FinishReason, Layout
 from poot_llm.registry import ModelHandle
 from poot_llm.sampling import SamplingParams
+from poot_llm.sampling.params import MAX_CHOICES
 from poot_serve.engine.client import EngineClient
+from poot_serve.engine.generation import Generation
 from poot_serve.engine.loop import Loop
 from poot_serve.engine.messages import Cancel, Failed, Generate, Report, Tokens
 from poot_serve.engine.settings import EngineSettings
@@ -169,6 +173,50 @@ class Engines:
                 return await coroutine
 
         return self.runner.run(bounded())
+
+    @asynccontextmanager
+    async def stopped(self, client: EngineClient) -> AsyncIterator[int]:
+        """The engine's process stands still, and all that it has said was heard; its id.
+
+        So a test says what happens before what, however fast each of the two processes is.
+        """
+        pid = client.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            async with asyncio.timeout(60):
+                while not still(pid):  # noqa: ASYNC110 - nothing tells of it
+                    await asyncio.sleep(0.001)
+            # A turn of asyncio's loop reads what a pipe holds, the next one handles it.
+            for _ in range(100):
+                await asyncio.sleep(0)
+            yield pid
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    @asynccontextmanager
+    async def under_way(
+        self, client: EngineClient, prompt: list[int], params: SamplingParams
+    ) -> AsyncIterator[Generation]:
+        """A request that something was read of and that has not ended, while the engine stands still.
+
+        It has several answers. One that had ended before its reader came that far is followed by another one.
+        """
+        for n in [8] + [MAX_CHOICES] * 20:
+            generation = await client.submit(prompt, replace(params, n=n))
+            await anext(generation)
+            async with self.stopped(client):
+                if not generation.over:
+                    yield generation
+                    return
+        pytest.fail("each of many requests had ended before something of it was read")
+
+
+def still(pid: int) -> bool:
+    """Whether every thread of a process was stopped."""
+    states = [path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return set(states) == {"T"}
 
 
 def gone(pid: int) -> bool:
