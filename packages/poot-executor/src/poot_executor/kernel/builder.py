@@ -1,4 +1,4 @@
-"""Making a kernel from Python: buffers, operations on handles, control flow with SSA construction.
+"""Making a kernel from Python: operations on handles, control flow with SSA construction.
 
 ```python
 b = KernelBuilder("scale", group_size=64)
@@ -15,79 +15,21 @@ exactly the variables that their blocks set.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from poot_executor.dtype import DType
 from poot_executor.errors import KernelError
-from poot_executor.kernel.buffers import BufferRef, SharedRef, word_dtype
-from poot_executor.kernel.fold import Number
+from poot_executor.kernel.emission import Emission, Scope
 from poot_executor.kernel.handle import Handle
-from poot_executor.kernel.ir import Access, Block, Kernel, KType, Op, Param, SharedArray, Val
-from poot_executor.kernel.located import at
-from poot_executor.kernel.operations import Operations, Value
+from poot_executor.kernel.ir import Block, Kernel, KType, Op, Val
+from poot_executor.kernel.operations import Value
 from poot_executor.kernel.rewrite import substitute
-from poot_executor.kernel.signatures import WORD_DTYPES, result_types
+from poot_executor.kernel.variables import Var
 from poot_executor.kernel.verify import verify
 
-_HERE = str(Path(__file__).parent)
-
-
-class Var:
-    """A variable: `get` and `set`, anywhere in the scope that it was declared in. Made by `KernelBuilder.var`."""
-
-    __slots__ = ("alive", "builder", "name", "value")
-
-    def __init__(self, builder: KernelBuilder, name: str, value: Handle | None) -> None:
-        self.builder = builder
-        self.name = name
-        self.value = value
-        self.alive = True
-
-    def get(self) -> Handle:
-        """Its value here. Raises KernelError where it may be unset or its scope has ended."""
-        self._check()
-        if self.value is None:
-            raise KernelError(f"{self.name or 'a variable'} is not set on every path to here")
-        self.builder.close_if()
-        return self.value
-
-    def set(self, value: Value) -> None:
-        """Give it a value of its type."""
-        self._check()
-        handle = self.builder.as_handle(value, None if self.value is None else self.value.dtype)
-        if self.value is not None and handle.type != self.value.type:
-            raise KernelError(f"{self.name or 'a variable'} is {self.value.type} and is set to {handle.type}: cast it")
-        self.builder.close_if()
-        self.value = handle
-
-    def clear(self) -> None:
-        """Leave it unset from here on."""
-        self._check()
-        self.builder.close_if()
-        self.value = None
-
-    def drop(self) -> None:
-        """End it before its scope does: loops and branches to come need not consider it."""
-        self.builder.end_var(self)
-
-    def _check(self) -> None:
-        if not self.alive:
-            raise KernelError(f"{self.name or 'a variable'} was declared in a scope that has ended")
-
-
-class _Scope:
-    """A block under construction."""
-
-    __slots__ = ("constants", "ops")
-
-    def __init__(self) -> None:
-        self.ops: list[Op] = []
-        self.constants: dict[tuple[DType, str], Val] = {}
+__all__ = ["KernelBuilder", "Var"]
 
 
 class _OpenIf:
@@ -95,124 +37,29 @@ class _OpenIf:
 
     __slots__ = ("before", "condition", "then", "then_values")
 
-    def __init__(self, condition: Handle, before: dict[Var, Handle | None], then: _Scope) -> None:
+    def __init__(self, condition: Handle, before: dict[Var, Handle | None], then: Scope) -> None:
         self.condition = condition
         self.before = before
         self.then = then
         self.then_values = {var: var.value for var in before}
 
 
-class KernelBuilder(Operations):
-    """A kernel under construction: groups of `group_size` threads along one axis.
-
-    `line` ("file.py:12") marks the operations made from now on; while it is empty, they are marked with the caller's
-    line.
-    """
+class KernelBuilder(Emission):
+    """A kernel under construction: what `Emission` has, and variables and control flow."""
 
     def __init__(self, name: str, group_size: int = 64) -> None:
-        self.name = name
-        self.group_size = group_size
-        self.line = ""
-        self._params: list[Param] = []
-        self._shared: list[SharedArray] = []
-        self._scopes = [_Scope()]
+        super().__init__(name, group_size)
         self._vars: list[Var] = []
         self._replaced: dict[Val, Val] = {}
-        self._used: set[Val] = set()
         self._open_if: _OpenIf | None = None
-
-    # Memory
-
-    def buffer(self, name: str, dtype: DType, access: Access) -> BufferRef:
-        """The next buffer parameter. Sub-word and bool elements lie in u32 words: see `buffers`."""
-        if any(param.name == name for param in self._params):
-            raise KernelError(f"kernel {self.name} has two buffers named {name}")
-        self._params.append(Param(name, word_dtype(dtype), access))
-        return BufferRef(self, len(self._params) - 1, name, dtype, access)
-
-    def shared(self, name: str, dtype: DType, count: int) -> SharedRef:
-        """A shared array of f32, i32 or u32, not zeroed."""
-        if any(array.name == name for array in self._shared):
-            raise KernelError(f"kernel {self.name} has two shared arrays named {name}")
-        if dtype not in WORD_DTYPES:
-            raise KernelError(f"shared array {name}: elements are f32, i32 or u32, not {dtype}")
-        self._shared.append(SharedArray(name, dtype, count))
-        return SharedRef(self, len(self._shared) - 1, name, dtype, count)
-
-    def next_shared(self, dtype: DType, count: int) -> SharedRef:
-        """A shared array that is named by its place."""
-        return self.shared(f"shared{len(self._shared)}", dtype, count)
-
-    # Operations
-
-    def emit(self, kind: str, *operands: Handle, dtype: DType | None = None, **attrs: Any) -> Handle:
-        """Append an operation that has a result, as it is."""
-        (result,) = self._emit(kind, operands, dtype, attrs)
-        return Handle(self, result.type, result)
-
-    def effect(self, kind: str, *operands: Handle, **attrs: Any) -> None:
-        """Append an operation that has none."""
-        () = self._emit(kind, operands, None, attrs)
-
-    def _emit(
-        self, kind: str, operands: tuple[Handle, ...], dtype: DType | None, attrs: dict[str, Any]
-    ) -> tuple[Val, ...]:
-        declared = () if dtype is None else (KType(dtype, operands[0].width if operands else 1),)
-        try:
-            types = result_types(kind, [h.type for h in operands], attrs, declared, self._params, self._shared)
-        except KernelError as error:
-            raise at(self._line(), f"kernel {self.name}: {error}") from None
-        vals = tuple(self._use(handle) for handle in operands)
-        results = tuple(Val(type) for type in types)
-        self._append(Op(kind, vals, results, attrs, (), self._line()))
-        return results
-
-    def constant_val(self, dtype: DType, value: Number) -> Val:
-        """The IR value of a constant, emitted where no enclosing block has it yet."""
-        key = (dtype, repr(value))
-        for scope in self._scopes:
-            if key in scope.constants:
-                return scope.constants[key]
-        val = Val(KType(dtype))
-        scope = self._scopes[-1]
-        scope.ops.append(Op("const", (), (val,), {"value": value}, (), self._line()))
-        scope.constants[key] = val
-        return val
 
     def close_if(self) -> None:
         """Say that something follows the last if, so that no else can."""
         self._open_if = None
 
-    def _use(self, handle: Handle) -> Val:
-        val = self.as_handle(handle).val
-        self._used.add(val)
-        return val
-
     def _append(self, op: Op) -> None:
-        self._open_if = None
-        self._scopes[-1].ops.append(op)
-
-    def _line(self) -> str:
-        if self.line:
-            return self.line
-        frame = sys._getframe(1)
-        while frame.f_back is not None and (
-            frame.f_code.co_filename.startswith(_HERE) or "contextlib" in frame.f_code.co_filename
-        ):
-            frame = frame.f_back
-        file = frame.f_code.co_filename
-        return f"{file[file.rfind(os.sep) + 1 :]}:{frame.f_lineno}"
-
-    @property
-    def scope(self) -> object:
-        """The block under construction, as a token for `is_open`."""
-        return self._scopes[-1]
-
-    def is_open(self, scope: object) -> bool:
-        """Whether a block is still under construction, so that its values are visible here."""
-        return any(open_scope is scope for open_scope in self._scopes)
-
-    # Variables and control flow
+        self.close_if()
+        super()._append(op)
 
     def var(self, initial: Value | None = None, dtype: DType | None = None, name: str = "") -> Var:
         """A variable of this scope. A number without `dtype` is i32, f32 or bool; without `initial` it is unset."""
@@ -286,7 +133,7 @@ class KernelBuilder(Operations):
         branch = _OpenIf(handle, before, scope)
         for var, value in before.items():
             var.value = value
-        self._merge(branch, _Scope())
+        self._merge(branch, Scope())
         self._open_if = branch
 
     @contextmanager
@@ -312,9 +159,9 @@ class KernelBuilder(Operations):
         return kernel
 
     @contextmanager
-    def _scope(self) -> Iterator[_Scope]:
+    def _scope(self) -> Iterator[Scope]:
         """A nested block; variables declared in it end with it."""
-        scope, declared = _Scope(), len(self._vars)
+        scope, declared = Scope(), len(self._vars)
         self._open_if = None
         self._scopes.append(scope)
         yield scope
@@ -340,7 +187,7 @@ class KernelBuilder(Operations):
         return args
 
     def _end_loop(
-        self, scope: _Scope, carried: list[Var], initial: list[Handle], arguments: list[list[Val]]
+        self, scope: Scope, carried: list[Var], initial: list[Handle], arguments: list[list[Val]]
     ) -> tuple[list[int], list[Val]]:
         """Which variables the body has set, and what it gives for them.
 
@@ -362,7 +209,7 @@ class KernelBuilder(Operations):
                     self._replaced[args[k]] = self._use(initial[k])
         return kept, yields
 
-    def _values_in(self, scope: _Scope, values: list[Handle | None]) -> list[Val]:
+    def _values_in(self, scope: Scope, values: list[Handle | None]) -> list[Val]:
         """IR values at the end of a block that was just left."""
         self._scopes.append(scope)
         vals = [self._use(value) for value in values if value is not None]
@@ -371,7 +218,7 @@ class KernelBuilder(Operations):
 
     def _loop(
         self, kind: str, bounds: list[Val], kept: list[int], carried: list[Var], initial: list[Handle],
-        blocks: list[tuple[tuple[Val, ...], _Scope, list[Val]]], line: str, attrs: dict[str, Any],
+        blocks: list[tuple[tuple[Val, ...], Scope, list[Val]]], line: str, attrs: dict[str, Any],
     ) -> None:  # fmt: skip
         operands = (*bounds, *(self._use(initial[k]) for k in kept))
         results = tuple(Val(initial[k].type, carried[k].name) for k in kept)
@@ -384,7 +231,7 @@ class KernelBuilder(Operations):
             if var not in carried:
                 var.value = None
 
-    def _merge(self, branch: _OpenIf, otherwise: _Scope) -> None:
+    def _merge(self, branch: _OpenIf, otherwise: Scope) -> None:
         """Close an if: what either branch has set becomes its results, what is set on one path only is unset."""
         merged: list[tuple[Var, Handle, Handle]] = []
         for var in branch.before:
@@ -411,5 +258,5 @@ class KernelBuilder(Operations):
             var.value = Handle(self, result.type, result)
 
 
-def _close(args: tuple[Val, ...], scope: _Scope, yields: list[Val], line: str) -> Block:
+def _close(args: tuple[Val, ...], scope: Scope, yields: list[Val], line: str) -> Block:
     return Block(args, (*scope.ops, Op("yield", tuple(yields), (), {}, (), line)))
