@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from poot_executor.cache import CompileCache
 from poot_executor.compile.target import Target
 from poot_executor.device import Buffer, BufferKind, BufferSlice, Commands, Compiled, MemoryInfo, Recording
+from poot_executor.device_memory import host_bytes, host_target
 from poot_executor.kernel.ir import Kernel
 from poot_executor.kernel_device import KernelDevice
 from poot_ptx_device.caps import DEPENDENT_LAUNCH
@@ -23,7 +24,7 @@ from poot_ptx_device.memory import Memory, allocation_of
 from poot_ptx_device.native import Handle, Native
 from poot_ptx_device.program import Loader, PtxKernel
 from poot_ptx_device.queue import PtxRecording, Recorder
-from poot_ptx_device.transfer import Transfers, host_bytes, host_target
+from poot_ptx_device.transfer import Transfers
 
 
 @dataclass(frozen=True, slots=True, eq=False)

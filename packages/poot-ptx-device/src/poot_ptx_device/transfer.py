@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,17 +87,3 @@ class Transfers:
 def _runs(nbytes: int) -> Iterator[tuple[int, int]]:
     for start in range(0, nbytes, PIECE_BYTES):
         yield start, min(start + PIECE_BYTES, nbytes)
-
-
-def host_bytes(data: bytes | memoryview | NDArray[Any]) -> NDArray[np.uint8]:
-    """Host data as flat bytes, without a copy where it is contiguous."""
-    given = np.frombuffer(data, np.uint8) if not isinstance(data, np.ndarray) else data
-    return np.ascontiguousarray(given).reshape(-1).view(np.uint8)
-
-
-def host_target(out: memoryview | NDArray[Any]) -> NDArray[np.uint8]:
-    """The bytes to write to. Raises ValueError where they do not lie in one piece or must not be written."""
-    array = np.asarray(out)
-    if not array.flags.c_contiguous or not array.flags.writeable:
-        raise ValueError("read needs a contiguous, writeable target")
-    return array.reshape(-1).view(np.uint8)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from poot_executor.cache import CompileCache
 from poot_executor.compile.target import Target
 from poot_executor.device import Buffer, BufferKind, BufferSlice, Commands, Compiled, MemoryInfo, Recording
+from poot_executor.device_memory import host_bytes, host_target
 from poot_executor.errors import DeviceLost, DeviceTimeout, KernelFault, OutOfMemory, Poisoned
 from poot_executor.kernel.ir import Kernel
 from poot_executor.kernel_device import KernelDevice
@@ -20,7 +21,6 @@ from poot_rocm_device.agents import Gpu, Pools, free_bytes
 from poot_rocm_device.copying import copy_kernel
 from poot_rocm_device.errors import OutOfDeviceMemory
 from poot_rocm_device.executables import RocmKernel, load
-from poot_rocm_device.host_memory import host_bytes, host_target
 from poot_rocm_device.memory import Memory, allocation_of
 from poot_rocm_device.queue import RING_PACKETS, PacketQueue
 from poot_rocm_device.recording import Recorder, RocmRecording

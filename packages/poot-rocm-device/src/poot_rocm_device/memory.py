@@ -7,15 +7,15 @@ GPU's own memory, which the host does not touch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
+from typing import Any
 
 from poot_executor.device import Buffer, BufferKind, BufferSlice
+from poot_executor.device_memory import Bytes, DeviceMemory, whole_units
 from poot_executor.errors import OutOfMemory
 from poot_rocm_device.agents import Gpu, Pools, free_bytes
 from poot_rocm_device.errors import OutOfDeviceMemory
-from poot_rocm_device.host_memory import Bytes, host_memory
+from poot_rocm_device.host_memory import host_memory
 from poot_rocm_device.hsa import Hsa
 
 UNIT = 256
@@ -36,24 +36,18 @@ class Allocation:
     view: Bytes | None
 
 
-class Memory:
+class Memory(DeviceMemory):
     """The buffers of one device."""
 
     def __init__(self, hsa: Hsa, gpu: Gpu, pools: Pools) -> None:
+        super().__init__()
         self._hsa = hsa
         self._gpu = gpu
         self._pools = pools
-        self._live: set[Buffer] = set()
-        self._used = dict.fromkeys(BufferKind, 0)
-
-    @property
-    def used(self) -> Mapping[BufferKind, int]:
-        """Bytes that are allocated, by kind."""
-        return MappingProxyType(dict(self._used))
 
     def allocate(self, kind: BufferKind, nbytes: int) -> Buffer:
         """A buffer; one that the host sees is zero, of any other the caller has to see to it. Raises OutOfMemory."""
-        size = max(UNIT, -(-nbytes // UNIT) * UNIT)
+        size = whole_units(nbytes, UNIT)
         if size > LARGEST:
             raise self._refused(kind, nbytes)
         try:
@@ -64,49 +58,16 @@ class Memory:
                 allocation = Allocation(self._hsa.allocate(self._pools.device, size), size, None)
         except OutOfDeviceMemory as error:
             raise self._refused(kind, nbytes) from error
-        buffer = Buffer(kind, nbytes, allocation)
-        self._live.add(buffer)
-        self._used[kind] += size
-        return buffer
+        return self._keep(kind, nbytes, allocation, size)
 
     def _refused(self, kind: BufferKind, nbytes: int) -> OutOfMemory:
         shared = kind in _SHARED
         free, limit = (None, None) if shared else (free_bytes(self._hsa, self._gpu), self._gpu.memory or None)
         return OutOfMemory(nbytes, free, limit, kind.value)
 
-    def holds(self, buffer: Buffer) -> bool:
-        """Whether a buffer is one of this device's and not freed."""
-        return buffer in self._live
-
-    def free(self, buffer: Buffer) -> None:
-        """Give a buffer back; a second time does nothing."""
-        if buffer not in self._live:
-            return
-        self._live.remove(buffer)
-        allocation = allocation_of(buffer)
-        self._used[buffer.kind] -= allocation.nbytes
-        buffer.handle = None
-        self._hsa.free(allocation.address)
-
-    def free_all(self) -> None:
-        """Give every buffer back."""
-        for buffer in list(self._live):
-            self.free(buffer)
-
-    def forget(self) -> None:
-        """Leave every buffer to the lost device."""
-        self._live.clear()
-
-    def check(self, piece: BufferSlice) -> None:
-        """Raise ValueError for a slice of a freed buffer, or one that leaves its buffer."""
-        buffer = piece.buffer
-        if buffer not in self._live:
-            raise ValueError(f"a {buffer.kind.value} buffer is not one of this device's, or was freed")
-        if piece.offset < 0 or piece.nbytes < 0 or piece.offset + piece.nbytes > buffer.nbytes:
-            end = piece.offset + piece.nbytes
-            raise ValueError(
-                f"bytes {piece.offset} to {end} leave a {buffer.kind.value} buffer of {buffer.nbytes} bytes"
-            )
+    def _give_back(self, handle: Any) -> None:
+        assert isinstance(handle, Allocation)
+        self._hsa.free(handle.address)
 
 
 def allocation_of(buffer: Buffer) -> Allocation:

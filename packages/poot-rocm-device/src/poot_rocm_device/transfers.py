@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from poot_executor.device import BufferKind
+from poot_executor.device_memory import Bytes
 from poot_executor.errors import OutOfMemory
 from poot_rocm_device.agents import Gpu, Pools
 from poot_rocm_device.errors import OutOfDeviceMemory
-from poot_rocm_device.host_memory import Bytes, HostMemory, host_memory
+from poot_rocm_device.host_memory import HostMemory, host_memory
 from poot_rocm_device.hsa import Hsa
 from poot_rocm_device.queue import PacketQueue
 
