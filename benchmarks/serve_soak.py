@@ -23,6 +23,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import served
 from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
 
 STORIES = ("Once upon a time", "The sea is", "In 1969", "def add(a, b):", "El perro", "A list of fruit:", "日本の")
@@ -184,9 +185,7 @@ class Soak:
 
     async def metrics(self, session: ClientSession) -> dict[str, float]:
         """Every number of /metrics."""
-        async with session.get(f"{self.url}/metrics") as answer:
-            lines = (await answer.text()).splitlines()
-        return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
+        return await served.metrics(session, self.url)
 
     async def settled(self, session: ClientSession) -> dict[str, float]:
         """The metrics once nothing is open."""
@@ -256,7 +255,7 @@ class Soak:
 
     def memory(self) -> list[float]:
         """MB that each process of the server holds."""
-        pids = [*self.pids, *(child for pid in self.pids for child in children(pid))]
+        pids = [*self.pids, *(child for pid in self.pids for child in served.children(pid))]
         return [_resident(pid) / 1e6 for pid in pids]
 
 
@@ -293,11 +292,6 @@ def _joined(head: bytes, rest: bytes) -> bytes:
     return body
 
 
-def children(pid: int) -> list[int]:
-    """Processes that it started."""
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
 def _resident(pid: int) -> int:
     """Bytes in memory that are its own: files that it maps do not count."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -305,54 +299,23 @@ def _resident(pid: int) -> int:
 
 
 @asynccontextmanager
-async def served(arguments: argparse.Namespace) -> AsyncGenerator[tuple[str, asyncio.subprocess.Process | None]]:
+async def server(arguments: argparse.Namespace) -> AsyncGenerator[tuple[str, asyncio.subprocess.Process | None]]:
     """The server: one that is there, or one that is started and ended here."""
     if arguments.base_url:
         yield arguments.base_url.rstrip("/"), None
         return
-    line = [sys.executable, "-m", "poot_llm", "serve", arguments.model, "--device", arguments.device, "--port", "0"]
-    line += ["--log", "json", "--rows", str(arguments.rows), *arguments.serve]
-    process = await asyncio.create_subprocess_exec(*line, stderr=asyncio.subprocess.PIPE)
-    assert process.stderr is not None
-    url = asyncio.get_running_loop().create_future()
-
-    async def logs() -> None:
-        async for text in process.stderr:
-            value = json.loads(text) if text.startswith(b"{") else {"level": "error", "event": text.decode()}
-            if value["event"] == "listening":
-                url.set_result(value["url"])
-            if value["level"] in ("warning", "error"):
-                print("server:", text.decode().strip()[:400], file=sys.stderr)
-
-    reading = asyncio.create_task(logs())
-    try:
-        yield await asyncio.wait_for(url, 60), process
-    finally:
-        if process.returncode is None:
-            process.terminate()
-        status = await process.wait()
-        await reading
-        print(f"the server ended with status {status}")
-
-
-async def ready(session: ClientSession, url: str) -> None:
-    """Wait until requests are taken."""
-    while True:
-        async with session.get(f"{url}/ready") as answer:
-            if answer.status == 200:
-                print((await answer.json()).get("device", ""))
-                return
-        await asyncio.sleep(0.2)
+    async with served.poot(arguments.model, arguments.device, arguments.rows, arguments.serve) as (url, process):
+        yield url, process
 
 
 async def soak(arguments: argparse.Namespace) -> int:
     """The whole run; the exit status."""
     timeout = ClientTimeout(total=600)
     async with (
-        served(arguments) as (url, process),
+        server(arguments) as (url, process),
         ClientSession(timeout=timeout, connector=TCPConnector(limit=0)) as session,
     ):
-        await ready(session, url)
+        print(await served.ready(session, url), flush=True)
         run = Soak(url, arguments.seed, [process.pid] if process else [])
         for _ in range(8):
             await run.whole(session)
@@ -365,9 +328,9 @@ async def soak(arguments: argparse.Namespace) -> int:
             await asyncio.sleep(arguments.seconds / 2)
             run.ending = True
             if arguments.kill_engine:
-                os.kill(children(process.pid)[0], signal.SIGKILL)
+                os.kill(served.children(process.pid)[0], signal.SIGKILL)
                 await asyncio.sleep(1)
-                await ready(session, url)
+                await served.ready(session, url)
             else:
                 started = monotonic()
                 process.terminate()

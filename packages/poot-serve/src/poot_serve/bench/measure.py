@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -27,18 +27,22 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What was measured: every request's record, and the seconds from the first one's start to the last one's end."""
+    """What was measured: every request's record, and the seconds from the first one's start to the last one's end.
+    `words` is what a word took in tokens there.
+    """
 
     records: tuple[Record, ...]
     seconds: float
     most_at_once: int
+    words: Measure = field(default_factory=Measure)
 
 
 async def run(
     target: Target, workload: Workload, pace: Pace, *, key: str | None, warmups: int, seconds: float,
-    progress: Callable[[int], None],
+    progress: Callable[[int], None], words: Measure | None = None,
 ) -> Run:  # fmt: skip
-    """Everything, in order: the measure of words, warm-ups, then what counts. `seconds` bound each request.
+    """Everything, in order: the measure of words, warm-ups, then what counts. `seconds` bound each request. With
+    `words`, which another server gave, prompts are what they were there.
 
     Raises BenchError where the server does not answer at all or refuses the first request.
     """
@@ -50,18 +54,19 @@ async def run(
     async with ClientSession(connector=connector, headers=headers, timeout=timeout) as session:
         if not target.model:
             target = Target(target.base_url, target.endpoint, await _model(session, target), target.fields)
-        made = prompts(workload, await _measure(session, target, workload.seed))
+        words = await _measure(session, target, workload.seed) if words is None else words
+        made = prompts(workload, words)
         for prompt in made[:1] * warmups:
             record = await send(session, target, prompt)
             if record.error is not None:
                 raise BenchError(f"the first request failed: {record.error}")
         times = arrivals(workload.count, pace.rate, pace.burstiness, workload.seed)
-        return await _send_all(session, target, made, times, pace.concurrency, progress)
+        return await _send_all(session, target, made, times, pace.concurrency, progress, words)
 
 
 async def _send_all(
     session: ClientSession, target: Target, made: Sequence[Prompt], times: Sequence[float], most: int | None,
-    progress: Callable[[int], None],
+    progress: Callable[[int], None], words: Measure,
 ) -> Run:  # fmt: skip
     slots = asyncio.Semaphore(most or len(made))
     at_once = highest = finished = 0
@@ -80,7 +85,7 @@ async def _send_all(
         return record
 
     records = await asyncio.gather(*(one(prompt, at) for prompt, at in zip(made, times, strict=True)))
-    return Run(tuple(records), perf_counter() - started, highest)
+    return Run(tuple(records), perf_counter() - started, highest, words)
 
 
 async def _model(session: ClientSession, target: Target) -> str:
