@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -21,6 +19,7 @@ from poot_rocm_device.agents import Gpu, Pools, free_bytes
 from poot_rocm_device.copying import copy_kernel
 from poot_rocm_device.errors import OutOfDeviceMemory
 from poot_rocm_device.executables import RocmKernel, load
+from poot_rocm_device.flights import Flights
 from poot_rocm_device.memory import Memory, allocation_of
 from poot_rocm_device.queue import RING_PACKETS, PacketQueue
 from poot_rocm_device.recording import Recorder, RocmRecording
@@ -42,17 +41,6 @@ class Compiler(Protocol):
     def __call__(self, kernel: Kernel, target: Target) -> Compiled:
         """The code object and its entry."""
         ...
-
-
-@dataclass(slots=True, eq=False)
-class Flight:
-    """A replay that `synchronize` did not report yet. `end` is counted down when all of it is done, `start` at the end
-    of its first packet; None where there are none. `done`: it was waited for."""
-
-    recording: RocmRecording
-    start: int | None
-    end: int | None
-    done: bool = False
 
 
 def _guarded(method: Callable[Concatenate[RocmDevice, P], R]) -> Callable[Concatenate[RocmDevice, P], R]:
@@ -106,8 +94,7 @@ class RocmDevice(KernelDevice):
         self._transfers = Transfers(self._hsa, gpu, pools, self._queue)
         self._recorder = Recorder(self._hsa, gpu, pools, self._memory, lambda tail: self.loaded(copy_kernel(tail)))
         self._recordings: set[RocmRecording] = set()
-        self._flights: deque[Flight] = deque()
-        self._timed: tuple[int, int] | None = None
+        self._flights = Flights(self._queue)
         runtime.watch(gpu.agent, self._queue.latch)
         runtime.hold(self)
 
@@ -150,7 +137,7 @@ class RocmDevice(KernelDevice):
     def free(self, buffer: Buffer) -> None:
         """What is in flight over the buffer is waited for first; a second time does nothing."""
         if self._memory.holds(buffer):
-            self._await_users(buffer, "free")
+            self._flights.wait_for_users(buffer, "free")
             self._memory.free(buffer)
 
     @_guarded
@@ -158,7 +145,7 @@ class RocmDevice(KernelDevice):
         """Copied before it returns, and not before a replay in flight is done with the buffer."""
         flat = host_bytes(data)
         self._memory.check(BufferSlice(buffer, offset, flat.size))
-        self._await_users(buffer, "write")
+        self._flights.wait_for_users(buffer, "write")
         allocation = allocation_of(buffer)
         if allocation.view is None:
             self._transfers.upload(allocation.address + offset, flat)
@@ -170,18 +157,12 @@ class RocmDevice(KernelDevice):
         """After every replay in flight that uses the buffer."""
         flat = host_target(out)
         self._memory.check(BufferSlice(buffer, offset, flat.size))
-        self._await_users(buffer, "read")
+        self._flights.wait_for_users(buffer, "read")
         allocation = allocation_of(buffer)
         if allocation.view is None:
             self._transfers.download(flat, allocation.address + offset)
         else:
             flat[:] = allocation.view[offset : offset + flat.size]
-
-    def _await_users(self, buffer: Buffer, what: str) -> None:
-        """Wait for the replays in flight that touch a buffer."""
-        for flight in self._flights:
-            if buffer in flight.recording.buffers:
-                self._await(flight, what)
 
     @_guarded
     def memory(self) -> MemoryInfo:
@@ -210,10 +191,7 @@ class RocmDevice(KernelDevice):
     def release(self, recording: Recording) -> None:
         """Forget a recording; what is in flight of it is waited for first."""
         assert isinstance(recording, RocmRecording)
-        for flight in [flight for flight in self._flights if flight.recording is recording]:
-            self._await(flight, "release")
-            self._flights.remove(flight)
-            self._land(flight)
+        self._flights.take_all_of(recording, "release")
         self._recordings.discard(recording)
         self._recorder.release(recording)
 
@@ -225,50 +203,17 @@ class RocmDevice(KernelDevice):
         assert isinstance(recording, RocmRecording)
         if recording.released:
             raise ValueError("a released recording was replayed")
-        queue, count = self._queue, len(recording.packets)
-        queue.latch.check()
-        flight = Flight(recording, None, None, done=not count)
-        if count:
-            flight.end = queue.take_signal()
-            if count > 1:
-                flight.start = recording.completions[0] = queue.take_signal()
-            recording.completions[-1] = flight.end
-            queue.expect(flight.end)
-        self._flights.append(flight)
-        recording.in_flight += 1
-        if count:
-            queue.submit(recording.packets, "replay")
+        self._flights.submit(recording)
 
     @_guarded
     def synchronize(self) -> None:
         """Wait for the oldest replay that was not waited for. Its outputs are then where the host sees them."""
-        if not self._flights:
-            return
-        flight = self._flights[0]
-        self._await(flight, "replay")
-        self._flights.popleft()
-        self._land(flight)
+        self._flights.take()
 
     @_guarded
     def device_time(self) -> float | None:
         """From the first packet's begin to the last one's end, of the replay that was last taken."""
-        return self._queue.seconds(*self._timed) if self._timed is not None else None
-
-    def _await(self, flight: Flight, what: str) -> None:
-        if not flight.done:
-            assert flight.end is not None
-            self._queue.wait(flight.end, what)
-            flight.done = True
-
-    def _land(self, flight: Flight) -> None:
-        """The flight is over. Its signals keep their times until the next one is over."""
-        flight.recording.in_flight -= 1
-        if flight.end is None:
-            return
-        if self._timed is not None:
-            for signal in set(self._timed):
-                self._queue.give_signal(signal)
-        self._timed = (flight.end if flight.start is None else flight.start, flight.end)
+        return self._flights.seconds()
 
     # Failure and the end
 
@@ -283,36 +228,24 @@ class RocmDevice(KernelDevice):
         """Refuse everything from now on; what pending work may use is leaked: the device may still write to it. The
         fault of a kernel's check that a recording in flight left behind."""
         self._poisoned = reason
-        fault = self._fault()
+        fault = self._flights.fault()
         self._memory.forget()
-        self._flights.clear()
+        self._flights.forget()
         self._recordings.clear()
         self._loaded.clear()
         return fault
-
-    def _fault(self) -> KernelFault | None:
-        for flight in self._flights:
-            memory = flight.recording.fault
-            word = 0 if memory is None else int(memory.view[:4].view("<u4")[0])
-            if word:
-                return KernelFault(flight.recording.names.get(word >> 8, "unknown"), word & 0xFF)
-        return None
 
     def close(self) -> None:
         """Wait, bounded, for what is in flight, and give everything back; where that fails it is leaked."""
         if self._poisoned:
             return
         try:
-            for flight in self._flights:
-                self._await(flight, "close")
+            self._flights.wait_for_all("close")
             self._queue.latch.check()
         except (DeviceLost, DeviceTimeout) as error:
             self.poison(f"it did not come to an end when it was closed: {error}")
             return
-        while self._flights:
-            self._land(self._flights.popleft())
-        for signal in set(self._timed or ()):
-            self._queue.give_signal(signal)
+        self._flights.close()
         for recording in self._recordings:
             self._recorder.release(recording)
         self._transfers.release()
