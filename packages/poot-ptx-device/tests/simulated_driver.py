@@ -29,6 +29,8 @@ ILLEGAL_ADDRESS = real.CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
 
 HARMLESS = {NOT_READY, OUT_OF_MEMORY, INVALID_VALUE, real.CUresult.CUDA_ERROR_INVALID_PTX}
 LIMIT = 1 << 28
+SHARED_MOST = 227 << 10
+"""Bytes of shared memory that a group may have."""
 PAGE = 1 << 33
 """Device addresses are apart by this much, so that none is another's neighbour."""
 
@@ -55,10 +57,12 @@ class SimulatedDriver:
     CUlaunchAttribute = real.CUlaunchAttribute
     CUlaunchAttributeID = real.CUlaunchAttributeID
     CUlaunchConfig = real.CUlaunchConfig
+    CUfunction_attribute = real.CUfunction_attribute
 
     def __init__(self, capability: tuple[int, int] = (9, 0)) -> None:
         self.capability = capability
         self.kernels: dict[bytes, Kernel] = {}
+        self.allowed: dict[Kernel, int] = {}
         self.calls: list[str] = []
         self.held = False
         self.failing: dict[str, list[Any]] = {}
@@ -301,14 +305,28 @@ class SimulatedDriver:
         self.modules -= 1
         return OK
 
+    def cuFuncSetAttribute(self, kernel: Kernel, attribute: Any, value: int) -> tuple[Any, ...]:
+        assert attribute == real.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        if value > SHARED_MOST:
+            return self._refuse(INVALID_VALUE)
+        self.allowed[kernel] = value
+        return OK
+
+    def _check_shared(self, kernel: Kernel, given: int) -> None:
+        """A kernel declares 48 KB at most; beyond that a launch gives it everything, as much as was allowed before."""
+        needed = 4 * sum(array.count for array in kernel.shared)
+        assert given == 0 if needed <= 48 << 10 else needed <= given <= self.allowed[kernel]
+
     def cuLaunchKernel(self, kernel: Kernel, *arguments: Any) -> tuple[Any, ...]:
         groups, (threads, y, z), shared, _, pointers, extra = arguments[:3], arguments[3:6], *arguments[6:]
-        assert (threads, y, z, shared, extra) == (kernel.group_size, 1, 1, 0, 0)
+        assert (threads, y, z, extra) == (kernel.group_size, 1, 1, 0)
+        self._check_shared(kernel, shared)
         return self._launch(kernel, groups, pointers)
 
     def cuLaunchKernelEx(self, config: Any, kernel: Kernel, pointers: int, extra: int) -> tuple[Any, ...]:
         assert config.numAttrs == 1 and config.attrs[0].value.programmaticStreamSerializationAllowed == 1
         assert config.blockDimX == kernel.group_size
+        self._check_shared(kernel, config.sharedMemBytes)
         return self._launch(kernel, (config.gridDimX, config.gridDimY, config.gridDimZ), pointers)
 
     def _launch(self, kernel: Kernel, groups: tuple[int, int, int], pointers: int) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ def check_dispatch(dispatch: Dispatch, caps: Caps) -> None:
     _limit(name, "threads a group", kernel.group_size, caps.max_group_size)
     _limit(name, "bindings", len(kernel.params), caps.max_bindings)
     shared = 4 * sum(array.count for array in kernel.shared)
-    _limit(name, "bytes of shared memory", shared, caps.max_shared_bytes)
+    _limit(name, "bytes of shared memory", shared, caps.most_shared_bytes)
     for axis, (count, most) in enumerate(zip(dispatch.groups, caps.max_groups, strict=True)):
         if count < 1:
             raise KernelError(f"{name}: {count} groups along axis {axis}")

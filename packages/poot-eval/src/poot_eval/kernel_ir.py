@@ -21,9 +21,11 @@ from poot_eval.faults import CheckFault, DivergenceError, Fault
 from poot_eval.kernel_halves import LANES, mma, pack_bf16, packed_fma
 from poot_eval.kernel_memory import Lanes, Mask, Memory, Place, Spot
 from poot_eval.kernel_values import evaluate, poison
+from poot_eval.kernel_warpgroups import Copies, Readers
 from poot_executor.errors import DeviceTimeout, KernelError
 from poot_executor.kernel.fragments import FragmentType
 from poot_executor.kernel.ir import Block, Kernel, Op, Val
+from poot_executor.kernel.warpgroups import OPERATIONS
 
 Array = NDArray[Any]
 
@@ -104,6 +106,8 @@ class _Run:
     deadline: tuple[float, float] | None
     checks: dict[int, CheckFault]
     env: dict[Val, Array] = field(default_factory=dict)
+    copies: Copies = field(default_factory=Copies)
+    readers: Readers = field(default_factory=Readers)
 
     def block(self, block: Block, mask: Mask) -> list[Array]:
         """Run a block for the threads in `mask` (None: all). Returns what its `yield` gives."""
@@ -190,6 +194,7 @@ def _atomic(run: _Run, op: Op, operands: list[Array], mask: Mask) -> tuple[Array
 def _barrier(run: _Run, op: Op, operands: list[Array], mask: Mask) -> tuple[Array, ...]:
     run.whole(mask, run.lanes.threads, op)
     run.lanes.epoch = run.lanes.epoch + (1 if mask is None else mask.any(axis=1, keepdims=True))
+    run.readers.barrier(run.memory, mask)
     return ()
 
 
@@ -265,6 +270,24 @@ def _fragment(run: _Run, op: Op, operands: list[Array], mask: Mask) -> tuple[Arr
     groups = max(x.shape[0] for x in operands)
     a, b, c = operands
     return (fragments.mma(a, b, c, types[:3], (groups, run.lanes.threads), run.width),)
+
+
+def _warpgroup(run: _Run, op: Op, operands: list[Array], mask: Mask) -> tuple[Array, ...]:
+    if op.kind == "shared_copy":
+        place, word = operands
+        source = Spot(run.memory.buffers[op.attrs["buffer"]], run.lanes, mask, op.line)
+        target = Spot(run.memory.shared[op.attrs["array"]], run.lanes, mask, op.line)
+        run.copies.begin(run.memory, source, target, place, word)
+        return ()
+    run.whole(mask, run.lanes.threads, op)
+    match op.kind:
+        case "copy_commit":
+            run.copies.commit(mask)
+            return ()
+        case "copy_wait":
+            run.copies.wait(run.memory, mask, op.attrs["pending"])
+            return ()
+    return run.readers.product(run.memory, run.at(op, mask), op, operands, run.lanes)
 
 
 def _full(run: _Run, value: Array) -> Array:
@@ -356,6 +379,7 @@ _SPECIAL: Mapping[str, Callable[[_Run, Op, list[Array], Mask], Sequence[Array]]]
         **dict.fromkeys(
             ("fragment_zero", "fragment_load", "fragment_store", "fragment_mma", "fragment_fma"), _fragment
         ),
+        **dict.fromkeys(OPERATIONS, _warpgroup),
         "if": _if, "for": _for, "while": _while,
     }
 )  # fmt: skip

@@ -159,6 +159,32 @@ class Memory:
         race |= (place.data[at].view(np.uint32) != new.view(np.uint32)).reshape(-1)
         self._raise_race(spot, flat, race, by, "written")
 
+    def touch(self, spot: Spot, index: Array, width: int, *, write: bool) -> None:
+        """Elements [index, index + width) count as written, or as read, by each active thread, and stay as they are."""
+        place, words = spot.place, spot.words(index, width)
+        if place.tracker is None:
+            return
+        flat, by = self._touched(spot, words, _and(spot.mask, self._inside(spot, "copy", index, width)))
+        race = place.tracker.write(flat, by, None) if write else place.tracker.read(flat, by)
+        self._raise_race(spot, flat, race, by, "written" if write else "read")
+
+    def read_by_several(self, spot: Spot, index: Ints, threads: int) -> None:
+        """Elements index[groups, parts, n] of a shared array count as read by two threads of each part of `threads`."""
+        place, lanes = spot.place, spot.lanes
+        if place.tracker is None:
+            return
+        groups = np.ones((lanes.groups, 1), np.bool_) if spot.mask is None else spot.mask.any(axis=1, keepdims=True)
+        chosen = np.broadcast_to(groups[..., None], index.shape)
+        words = (index + np.arange(lanes.groups)[:, None, None] * place.stride)[chosen]
+        group = lanes.first + np.arange(lanes.groups)[:, None, None]
+        epoch = np.broadcast_to(lanes.epoch[..., None], index.shape)[chosen]
+        for second in (0, 1):
+            thread = group * lanes.threads + np.arange(index.shape[1])[:, None] * threads + second
+            by = Actors(
+                np.broadcast_to(thread, index.shape)[chosen], np.broadcast_to(group, index.shape)[chosen], epoch
+            )
+            self._raise_race(spot, words, place.tracker.read(words, by), by, "read")
+
     def atomic(self, spot: Spot, index: Array, value: Array, operation: str) -> Array:
         """Read, change and write back, one thread after another in thread order; the old values."""
         chosen = _and(spot.mask, self._inside(spot, "atomic", index, 1))

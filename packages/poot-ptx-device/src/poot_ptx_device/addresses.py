@@ -4,8 +4,22 @@ from __future__ import annotations
 
 from poot_executor.kernel.ir import Access, Kernel, Op, Val
 from poot_executor.kernel.passes.ranges import Range, Ranges
+from poot_executor.kernel.warpgroups import TILE
 from poot_ptx_device.instructions import Instructions
 from poot_ptx_device.operands import is_literal
+
+STATIC_BYTES = 48 << 10
+"""Shared memory that a kernel may declare."""
+TILE_BYTES = 4 * TILE
+SHARED_MEMORY = f".extern .shared .align {TILE_BYTES} .b8 shared_memory[];"
+"""The one memory of a kernel that has more, declared before its entry."""
+
+
+def dynamic_bytes(kernel: Kernel) -> int:
+    """Shared memory that a kernel's launch gives it; 0 where it declares its own."""
+    if sum(4 * array.count for array in kernel.shared) <= STATIC_BYTES:
+        return 0
+    return sum(-(-4 * array.count // TILE_BYTES) * TILE_BYTES for array in kernel.shared)
 
 
 class Addresses(Instructions):
@@ -14,6 +28,8 @@ class Addresses(Instructions):
     def __init__(self, kernel: Kernel) -> None:
         super().__init__()
         self.kernel = kernel
+        self.dynamic = dynamic_bytes(kernel) > 0
+        self.multiplies = any(op.kind == "warpgroup_mma" for op in kernel.body.walk())
         self.ranges = Ranges(kernel)
         self._head: list[str] = []
         self._known: dict[tuple[str, int, int], str] = {}
@@ -32,6 +48,30 @@ class Addresses(Instructions):
             self._known[key] = self.fresh(name)
             self._head += [text.format(self._known[key]) + ";" for text in instructions]
         return self._known[key]
+
+    def shared_place(self, array: int) -> tuple[str, int]:
+        """The symbol that a shared array lies behind, and how many bytes."""
+        if not self.dynamic:
+            return f"s{array}", 0
+        offset = 0
+        for before in self.kernel.shared[:array]:
+            offset += -(-4 * before.count // TILE_BYTES) * TILE_BYTES
+        return "shared_memory", offset
+
+    def shared_start(self, array: int) -> str:
+        """The address of a shared array."""
+        name, offset = self.shared_place(array)
+        add = [f"add.u32 {{0}}, {{0}}, {offset}"] if offset else []
+        return self.once(("shared", array, 0), "b32", f"mov.u32 {{0}}, {name}", *add)
+
+    def shared_declarations(self) -> list[str]:
+        """The arrays, each by itself; none where they lie in one memory, which is as large as the launch says."""
+        if self.dynamic:
+            return []
+        align = TILE_BYTES if self.multiplies else 16
+        return [
+            f".shared .align {align} .b8 s{place}[{array.count * 4}];" for place, array in enumerate(self.kernel.shared)
+        ]
 
     def address(self, place: int) -> str:
         """A buffer's address in global memory."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from poot_executor.compile.target import Caps
 from poot_executor.errors import Unsupported
 from poot_executor.kernel.ir import Kernel
-from poot_ptx_device import emit_arithmetic, emit_control, emit_fragments, emit_memory, emit_subgroup
+from poot_ptx_device import emit_arithmetic, emit_control, emit_fragments, emit_memory, emit_subgroup, emit_warpgroups
 from poot_ptx_device.emitter import Emitter, Guards
 from poot_ptx_device.rules import RULES
 
-RULE_MODULES = (emit_arithmetic, emit_memory, emit_subgroup, emit_fragments, emit_control)
+RULE_MODULES = (emit_arithmetic, emit_memory, emit_subgroup, emit_fragments, emit_warpgroups, emit_control)
 """What fills the table; importing them does."""
 
 
@@ -19,7 +19,7 @@ def emit(kernel: Kernel, caps: Caps, guards: Guards = Guards.ALL) -> str:
     for what, has, most in (
         ("threads a group", kernel.group_size, caps.max_group_size),
         ("buffers", len(kernel.params), caps.max_bindings),
-        ("bytes of shared memory", shared, caps.max_shared_bytes),
+        ("bytes of shared memory", shared, caps.most_shared_bytes),
     ):
         if has > most:
             raise Unsupported(f"ptx: kernel {kernel.name}", f"{has:,} {what}, the device has {most:,}")

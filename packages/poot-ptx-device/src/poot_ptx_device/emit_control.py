@@ -43,7 +43,7 @@ def _for(e: Emitter, op: Op) -> None:
         e.branch(end, e.result("pred", f"setp.ge.s32 {{}}, {index}, {high}"), uniform=uniform)
     e.place(again)
     _enter(e, body.args[1:], op.results)
-    _assign(e, op.results, e.block(body))
+    _assign(e, op.results, e.block(body, op))
     e.line(f"add.s32 {index}, {index}, {step}")
     e.branch(again, e.result("pred", f"setp.lt.s32 {{}}, {index}, {high}"), uniform=uniform)
     e.place(end)

@@ -37,18 +37,22 @@ def _length(e: Emitter, op: Op) -> None:
     e.alias(op.result, (e.count(op.attrs["buffer"]),))
 
 
+def guarded_address(e: Emitter, place: int, width: int, index: Val) -> str:
+    """The address that a load reads, in brackets: of the nearest elements that there are."""
+    if e.inside(place, index, width):
+        return e.element(place, index)
+    found = e.scalar(index)
+    if e.guarded:
+        found = e.result("b32", f"min.u32 {{}}, {found}, {e.last(place, width)}")
+    return e.computed(place, found)
+
+
 @RULES.rule("load")
 def _load(e: Emitter, op: Op) -> None:
     place, width = op.attrs["buffer"], op.result.type.width
     # Without L1::no_allocate, which on an H200 made packed weights five times as slow.
     path = ".nc" if e.reads_only(place) else ""
-    if e.inside(place, op.operands[0], width):
-        address = e.element(place, op.operands[0])
-    else:
-        index = e.scalar(op.operands[0])
-        if e.guarded:
-            index = e.result("b32", f"min.u32 {{}}, {index}, {e.last(place, width)}")
-        address = e.computed(place, index)
+    address = guarded_address(e, place, width, op.operands[0])
     lanes = e.registers(op.result)
     e.line(f"ld.global{path}{_vectors(width)}.{register_class(op.result.dtype)} {_braced(lanes)}, {address}")
 
@@ -68,14 +72,17 @@ def _inside(e: Emitter, array: int, index: Val, width: int) -> bool:
     return known.low >= 0 and known.high + width <= e.kernel.shared[array].count
 
 
-def _shared_at(e: Emitter, array: int, index: str) -> str:
+def shared_address(e: Emitter, array: int, index: str) -> str:
+    """The address of an element of shared memory, in brackets."""
+    name, offset = e.shared_place(array)
     if is_literal(index):
-        return f"[s{array}+{4 * int(index)}]"
-    start = e.once(("shared", array, 0), "b32", f"mov.u32 {{}}, s{array}")
+        return f"[{name}+{offset + 4 * int(index)}]"
+    start = e.shared_start(array)
     return f"[{e.result('b32', f'mad.lo.u32 {{}}, {index}, 4, {start}')}]"
 
 
-def _shared_guard(e: Emitter, array: int, index: Val, width: int) -> str:
+def shared_guard(e: Emitter, array: int, index: Val, width: int) -> str:
+    """ "@%p ", where something must only happen inside the array."""
     if _inside(e, array, index, width):
         return ""
     bound = e.kernel.shared[array].count // width * width
@@ -88,7 +95,7 @@ def _shared_load(e: Emitter, op: Op) -> None:
     width = op.result.type.width
     if not _inside(e, array, op.operands[0], width):
         index = e.result("b32", f"min.u32 {{}}, {index}, {e.kernel.shared[array].count // width * width - width}")
-    address = _shared_at(e, array, index)
+    address = shared_address(e, array, index)
     lanes = e.registers(op.result)
     e.line(f"ld.shared{_vectors(len(lanes))}.{register_class(op.result.dtype)} {_braced(lanes)}, {address}")
 
@@ -97,7 +104,7 @@ def _shared_load(e: Emitter, op: Op) -> None:
 def _shared_store(e: Emitter, op: Op) -> None:
     array, index, value = op.attrs["array"], op.operands[0], op.operands[1]
     lanes = tuple(e.held(value.dtype, lane) for lane in e.lanes(value))
-    guard, address = _shared_guard(e, array, index, len(lanes)), _shared_at(e, array, e.scalar(index))
+    guard, address = shared_guard(e, array, index, len(lanes)), shared_address(e, array, e.scalar(index))
     e.line(f"{guard}st.shared{_vectors(len(lanes))}.{register_class(value.dtype)} {address}, {_braced(lanes)}")
 
 
@@ -114,7 +121,7 @@ def _atomic(e: Emitter, op: Op) -> None:
         guard, address = _guard(e, place, 1, index)
     else:
         place = op.attrs["array"]
-        space, guard, address = "shared", _shared_guard(e, place, index, 1), _shared_at(e, place, e.scalar(index))
+        space, guard, address = "shared", shared_guard(e, place, index, 1), shared_address(e, place, e.scalar(index))
     (old,) = e.registers(op.result)
     if op.result not in e.uses:
         e.line(f"{guard}red.{space}.{operation}.{type} {address}, {register}")
@@ -126,7 +133,9 @@ def _atomic(e: Emitter, op: Op) -> None:
 
 @RULES.rule("barrier")
 def _barrier(e: Emitter, op: Op) -> None:
-    """It orders shared and global memory among the group's threads."""
+    """It orders shared and global memory among the group's threads, and what they wrote before products."""
+    if e.multiplies:
+        e.line("fence.proxy.async.shared::cta")
     e.line("bar.sync 0")
 
 

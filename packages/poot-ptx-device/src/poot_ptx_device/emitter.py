@@ -12,7 +12,7 @@ no guard. `Guards.NONE` leaves all of them out, for measuring what they cost.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum
 
 from poot_executor.compile.target import Caps
@@ -20,13 +20,24 @@ from poot_executor.errors import Unsupported
 from poot_executor.kernel.ir import KERNEL_OPS, Access, Block, Kernel, Op, Val
 from poot_executor.kernel.rules import Rules
 from poot_executor.kernel.uniform import Uniformity
-from poot_ptx_device.addresses import Addresses
+from poot_ptx_device.addresses import SHARED_MEMORY, Addresses
 from poot_ptx_device.architecture import architecture_of
 from poot_ptx_device.caps import DEPENDENT_LAUNCH, EARLY_BYTES, EARLY_LOADS, WARP
 from poot_ptx_device.early import EarlyLoads
+from poot_ptx_device.flights import PRODUCT, Flights
 
 ENTRY = "poot_kernel"
 """The entry point's name in every module."""
+
+
+def _homes(block: Block) -> Iterator[tuple[Val, Block]]:
+    """Values with registers of their own, and the block of each: what control flow carries, and sums of products."""
+    yield from ((value, block) for value in block.args)
+    for op in block.ops:
+        if op.blocks or op.kind == PRODUCT:
+            yield from ((value, block) for value in op.results)
+        for inner in op.blocks:
+            yield from _homes(inner)
 
 
 class Guards(Enum):
@@ -47,7 +58,9 @@ class Emitter(Addresses):
         self.uses = Counter(value for op in kernel.body.walk() for value in op.operands)
         self._rules = rules
         self._architecture = architecture_of(caps.features)
+        self.flights = Flights()
         self._early: set[Op] = set()
+        self._homes = dict(_homes(kernel.body)) if self.multiplies else {}
 
     def text(self) -> str:
         """The whole module. Raises Unsupported for an operation without a rule or capability."""
@@ -56,13 +69,10 @@ class Emitter(Addresses):
             self._emit_early()
         early = self.taken()
         self.block(self.kernel.body)
-        arrays = [
-            f".shared .align 16 .b8 s{place}[{array.count * 4}];" for place, array in enumerate(self.kernel.shared)
-        ]
         # Nothing that the grid ahead writes may be read, and nothing that it reads written, until it has ended. The
         # grid behind is launched as this one's groups end: earlier, its groups would take room that this one needs.
         ready = ["griddepcontrol.wait;"] * waits
-        body = [*self.declarations(), *arrays, *self._head, *early, *ready, *self.taken(), "ret;"]
+        body = [*self.declarations(), *self.shared_declarations(), *self._head, *early, *ready, *self.taken(), "ret;"]
         return "\n".join(
             [
                 f"// {self.kernel.name}",
@@ -70,6 +80,7 @@ class Emitter(Addresses):
                 f".target {self._architecture.name}",
                 ".address_size 64",
                 "",
+                *([] if not self.dynamic else [SHARED_MEMORY]),
                 f".visible .entry {ENTRY}(" + ", ".join(self._parameters()) + ")",
                 f".reqntid {self.kernel.group_size}, 1, 1",
                 "{",
@@ -102,26 +113,58 @@ class Emitter(Addresses):
         found = [f".param .u64 p{place}, .param .u32 n{place}" for place in range(len(self.kernel.params))]
         return [*found, ".param .u64 fault"] if self.kernel.checks else found
 
-    def block(self, block: Block) -> tuple[Val, ...]:
-        """Emit a block's operations. Returns the operands of its yield; a kernel's body has none."""
+    def block(self, block: Block, loop: Op | None = None) -> tuple[Val, ...]:
+        """Emit a block's operations, the body's of a `loop` where there is one. Returns the operands of its yield; a
+        kernel's body has none."""
         self._addresses.append({})
+        # What is in flight already has no more products here: they would have been waited for.
+        outside = bool(self.flights)
         try:
-            return self._operations(block)
+            for op in block.ops:
+                if op.kind == "yield":
+                    if not outside:
+                        self._end(block, loop)
+                    return op.operands
+                if op not in self._early:
+                    self._operation(op)
+            self._land()
+            return ()
         finally:
             self._addresses.pop()
 
-    def _operations(self, block: Block) -> tuple[Val, ...]:
-        for op in block.ops:
-            if op.kind == "yield":
-                return op.operands
-            if op in self._early:
-                continue
-            rule = self._rules[op]
-            needs = KERNEL_OPS[op.kind].needs
-            if needs is not None and needs not in self.caps.features:
-                raise Unsupported(f"ptx: {op.kind} in kernel {self.kernel.name}", f"this device lacks {needs}")
-            rule(self, op)
-        return ()
+    def _operation(self, op: Op) -> None:
+        rule = self._rules[op]
+        needs = KERNEL_OPS[op.kind].needs
+        if needs is not None and needs not in self.caps.features:
+            raise Unsupported(f"ptx: {op.kind} in kernel {self.kernel.name}", f"this device lacks {needs}")
+        if self.flights.must_land(op):
+            self._land()
+        rule(self, op)
+
+    def _land(self) -> None:
+        """Wait for every product in flight."""
+        if self.flights:
+            self.line("wgmma.wait_group.sync.aligned 0")
+            self.flights.land()
+
+    def _end(self, block: Block, loop: Op | None) -> None:
+        """A block's end: products stay in flight where they are a loop's, in the registers that it carries."""
+        if not self.flights:
+            return
+        yields = block.ops[-1].operands
+        results = () if loop is None else loop.results
+        pairs = zip(yields, results, strict=False)
+        same = all(self.lanes(a) == self.lanes(b) for a, b in pairs if self.flights.has(a))
+        if loop is not None and same and self.flights.carries(block):
+            self.flights.leave(results, yields)
+        else:
+            self._land()
+
+    def ends_in(self, value: Val, op: Op) -> bool:
+        """Whether an operation is the one use of a value whose registers are its own, made in the same block: as often
+        as the operation runs, they are made again."""
+        home = self._homes.get(value)
+        return home is not None and self.uses[value] == 1 and any(inner is op for inner in home.ops)
 
 
 Rule = Callable[[Emitter, Op], None]

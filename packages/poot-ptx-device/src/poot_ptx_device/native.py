@@ -174,14 +174,16 @@ class Native:
         stream: Handle,
         *,
         dependent: bool,
+        shared: int = 0,
     ) -> None:
-        """Launch a kernel with ctypes values as its parameters.
+        """Launch a kernel with ctypes values as its parameters, and bytes of shared memory beside its own.
 
         `dependent`: it may start before the kernel ahead of it has ended.
         """
         pointers = (ctypes.c_void_p * max(len(arguments), 1))(*(ctypes.addressof(a) for a in arguments))
         if not dependent:
-            self._call("cuLaunchKernel", function, *groups, threads, 1, 1, 0, stream, ctypes.addressof(pointers), 0)
+            block = (threads, 1, 1)
+            self._call("cuLaunchKernel", function, *groups, *block, shared, stream, ctypes.addressof(pointers), 0)
             return
         api = self._api
         attribute = api.CUlaunchAttribute()
@@ -190,7 +192,7 @@ class Native:
         config = api.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = groups
         config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
-        config.sharedMemBytes, config.hStream = 0, stream
+        config.sharedMemBytes, config.hStream = shared, stream
         config.attrs, config.numAttrs = [attribute], 1
         self._call("cuLaunchKernelEx", config, function, ctypes.addressof(pointers), 0)
 
@@ -263,6 +265,11 @@ class Native:
     def function(self, module: Handle, name: str) -> Handle:
         """An entry point of a module."""
         return self._call("cuModuleGetFunction", module, name.encode())
+
+    def allow_shared(self, function: Handle, nbytes: int) -> None:
+        """Let launches of a function have so much shared memory beside its own."""
+        attribute = self._api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        self._call("cuFuncSetAttribute", function, attribute, nbytes)
 
     def unload_module(self, module: Handle) -> None:
         """Give a module back."""

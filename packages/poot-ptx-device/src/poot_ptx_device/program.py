@@ -9,6 +9,7 @@ from poot_executor.cache import CompileCache
 from poot_executor.compile.target import Target
 from poot_executor.device import Compiled
 from poot_executor.kernel.ir import Kernel, Param
+from poot_ptx_device.addresses import dynamic_bytes
 from poot_ptx_device.native import Gpu, Handle, Native
 
 
@@ -17,7 +18,7 @@ class PtxKernel:
     """A kernel that can be dispatched, over `groups` at most and with `buffers` of at least the counts that they state:
     its code relies on both.
 
-    `faults`: the fault word's address is its last parameter.
+    `faults`: the fault word's address is its last parameter. `shared`: bytes that a launch gives it.
     """
 
     name: str
@@ -26,6 +27,7 @@ class PtxKernel:
     buffers: tuple[Param, ...]
     groups: tuple[int, int, int] | None
     threads: int
+    shared: int
     module: Handle
     function: Handle
 
@@ -46,10 +48,13 @@ class Loader:
         module = self._native.load_module(code)
         try:
             function = self._native.function(module, compiled.entry)
+            shared = dynamic_bytes(kernel)
+            if shared:
+                self._native.allow_shared(function, shared)
         except BaseException:
             self._native.unload_module(module)
             raise
-        launch = (kernel.checks, kernel.params, kernel.groups, kernel.group_size)
+        launch = (kernel.checks, kernel.params, kernel.groups, kernel.group_size, shared)
         return PtxKernel(kernel.name, kernel.identity, *launch, module, function)
 
     def _assemble(self, compiled: Compiled) -> Compiled:

@@ -119,7 +119,13 @@ class Recorder:
         if kernel.faults:
             arguments.append(ctypes.c_uint64(self._fault_address))
         self._native.launch(
-            kernel.function, command.groups, kernel.threads, arguments, self._stream, dependent=dependent
+            kernel.function,
+            command.groups,
+            kernel.threads,
+            arguments,
+            self._stream,
+            dependent=dependent,
+            shared=kernel.shared,
         )
 
     def release(self, recording: PtxRecording) -> None:

@@ -50,7 +50,8 @@ ELSEWHERE = frozenset(
     "const group_id thread_id lane_id subgroup_id subgroup_size length select cast bitcast vector extract load store "
     "shared_load shared_store atomic barrier subgroup_sum subgroup_max subgroup_min subgroup_shuffle "
     "subgroup_shuffle_xor group_sum group_max group_min check for if while yield pack_bf16 packed_fma mma "
-    "fragment_zero fragment_load fragment_store fragment_mma fragment_fma".split()
+    "fragment_zero fragment_load fragment_store fragment_mma fragment_fma shared_copy copy_commit "
+    "copy_wait warpgroup_mma".split()
 )
 """Operations that the other kernels of the suite are made of."""
 

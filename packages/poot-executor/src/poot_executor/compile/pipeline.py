@@ -202,8 +202,8 @@ def _optimizer(caps: Caps, options: CompileOptions) -> Callable[[Kernel], Kernel
                 kernel, subgroup="subgroup" in caps.features, subgroup_width=caps.subgroup_width, check=options.verify
             )
             shared = 4 * sum(array.count for array in done[kernel].shared)
-            if shared > caps.max_shared_bytes:
-                missing = f"it needs {shared:,} bytes of shared memory, the target has {caps.max_shared_bytes:,}"
+            if shared > caps.most_shared_bytes:
+                missing = f"it needs {shared:,} bytes of shared memory, the target has {caps.most_shared_bytes:,}"
                 raise Unsupported(f"region {kernel.name}", missing)
         return done[kernel]
 

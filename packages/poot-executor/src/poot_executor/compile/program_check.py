@@ -101,7 +101,7 @@ def _dispatch(command: DispatchCommand, caps: Caps, spaces: _Spaces) -> None:
         raise RecordError(f"kernel {kernel.name} over {command.groups} groups")
     if not 1 <= kernel.group_size <= caps.max_group_size:
         raise RecordError(f"kernel {kernel.name} with {kernel.group_size} threads a group")
-    if 4 * sum(array.count for array in kernel.shared) > caps.max_shared_bytes:
+    if 4 * sum(array.count for array in kernel.shared) > caps.most_shared_bytes:
         raise RecordError(f"kernel {kernel.name} with more shared memory than there is")
     for param, arg in zip(kernel.params, command.args, strict=True):
         _argument(arg, spaces)

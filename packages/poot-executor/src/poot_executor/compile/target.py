@@ -8,6 +8,7 @@ from enum import Enum
 from types import MappingProxyType
 
 from poot_executor.kernel.fragments import FragmentShape
+from poot_executor.kernel.warpgroups import FEATURE, SHARED_BYTES
 
 
 class Granularity(Enum):
@@ -79,6 +80,12 @@ class Caps:
     many_rows: int | None = None
     fragments: tuple[FragmentShape, ...] = ()
     pick: Pick = ()
+
+    @property
+    def most_shared_bytes(self) -> int:
+        """The most shared memory that any kernel has; schedules that do without warpgroups keep to `max_shared_bytes`,
+        so that several groups share a multiprocessor."""
+        return max(self.max_shared_bytes, SHARED_BYTES if FEATURE in self.features else 0)
 
     def picked(self, name: str) -> int | None:
         """A measured tunable of the region that is being scheduled; None where the heuristic decides."""

@@ -8,6 +8,7 @@ div 4.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from poot_executor.dtype import DType
@@ -174,3 +175,15 @@ class SharedRef:
         b = self._builder
         handle = b.as_handle(value, self.dtype)
         return b.emit("atomic", b.as_index(index), handle, array=self.index, operation=operation)
+
+    def copy_from(self, place: Handle, source: BufferRef, word: Handle) -> None:
+        """Begin to copy four words of a buffer, from a multiple of four, to a multiple of four here."""
+        b = self._builder
+        b.effect("shared_copy", b.as_index(place), b.as_index(word), buffer=source.index, array=self.index)
+
+    def multiply(
+        self, a: Handle | int, c: Handle | int, sums: Sequence[Handle], half: DType, behind: int = 0
+    ) -> list[Handle]:
+        """The sums with a warpgroup's product of the tiles that begin at words `a` and `c`."""
+        b, attrs = self._builder, {"array": self.index, "half": str(half), "behind": behind}
+        return b.several("warpgroup_mma", b.as_index(a), b.as_index(c), *sums, **attrs)

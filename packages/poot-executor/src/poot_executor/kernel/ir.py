@@ -313,6 +313,25 @@ KERNEL_OPS: Mapping[str, OpRow] = MappingProxyType(
             "wraps",
             "fragments",
         ),
+        # Matrices that 128 threads multiply from shared memory: see `warpgroups`.
+        OpRow(
+            "shared_copy",
+            "i32, i32",
+            "",
+            "attrs array, buffer: begin to copy four words to operand 0 from operand 1",
+            "warpgroup",
+            pure=False,
+        ),
+        OpRow("copy_commit", "", "", "end a set of the thread's copies", "warpgroup", pure=False),
+        OpRow("copy_wait", "", "", "attr pending: until so many sets at most are not there", "warpgroup", pure=False),
+        OpRow(
+            "warpgroup_mma",
+            "i32 a, i32 b, *f32x4",
+            "*f32x4",
+            "attrs array, half, behind: the sums with the product of two tiles, rounded as `mma`",
+            "warpgroup",
+            pure=False,
+        ),
         OpRow("fragment_fma", "sum, sum, sum", "sum", "a·b + c by element, rounded once or twice", "fragments"),
         OpRow(
             "group_sum", "T", "T", "over the group, every thread gets it; a pass lowers it before emission", pure=False

@@ -26,6 +26,10 @@ class Operations(ABC):
         """Append an operation and give its result. `dtype` is the result's for cast and bitcast. No folding."""
 
     @abstractmethod
+    def several(self, kind: str, *operands: Handle, **attrs: Any) -> list[Handle]:
+        """Append an operation that has several results."""
+
+    @abstractmethod
     def effect(self, kind: str, *operands: Handle, **attrs: Any) -> None:
         """Append an operation that has no result."""
 
@@ -289,6 +293,14 @@ class Operations(ABC):
     def mma(self, a: Handle, c: Handle, d: Handle, dtype: DType) -> Handle:
         """A subgroup's a·c + d of matrix fragments, where the target has `mma`: see the operation table."""
         return self.emit("mma", a, c, d, half=str(dtype))
+
+    def copy_commit(self) -> None:
+        """End a set of the thread's copies into shared memory: see the module `warpgroups`."""
+        self.effect("copy_commit")
+
+    def copy_wait(self, pending: int) -> None:
+        """Wait until at most `pending` of the thread's latest sets of copies are not there."""
+        self.effect("copy_wait", pending=pending)
 
     # Matrix fragments, where the target has `fragments`: see the module of that name
 

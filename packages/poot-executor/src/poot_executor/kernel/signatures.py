@@ -10,6 +10,7 @@ from poot_executor.dtype import DType
 from poot_executor.errors import KernelError
 from poot_executor.kernel.fragments import FragmentType, fragment_results
 from poot_executor.kernel.ir import Access, KType, Param, SharedArray
+from poot_executor.kernel.warpgroups import OPERATIONS, warpgroup_results
 
 VALUE_DTYPES = (DType.F32, DType.I32, DType.U32, DType.BOOL)
 """The dtypes that values of a kernel have."""
@@ -55,6 +56,8 @@ def result_types(
     """
     if kind.startswith("fragment_") or any(isinstance(type, FragmentType) for type in operands):
         return fragment_results(kind, operands, attrs, params, shared)
+    if kind in OPERATIONS:
+        return warpgroup_results(kind, operands, attrs, params, shared)
     if kind in _NO_OPERANDS:
         _arity(kind, operands, 0)
         if kind == "group_id" and attrs.get("axis") not in (0, 1, 2):

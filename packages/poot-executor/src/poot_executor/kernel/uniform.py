@@ -15,7 +15,7 @@ from poot_executor.kernel.ir import Block, Kernel, Op, Val
 _VARYING = frozenset(
     {
         "thread_id", "lane_id", "subgroup_id", "atomic", "subgroup_shuffle", "subgroup_shuffle_xor", "mma",
-        "fragment_load",
+        "fragment_load", "warpgroup_mma",
     }
 )  # fmt: skip
 _SUBGROUP_REDUCTIONS = frozenset({"subgroup_sum", "subgroup_max", "subgroup_min"})

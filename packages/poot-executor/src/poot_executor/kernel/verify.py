@@ -11,6 +11,7 @@ from poot_executor.kernel.fragments import FragmentType
 from poot_executor.kernel.ir import KERNEL_OPS, Block, Kernel, KType, Op, Val
 from poot_executor.kernel.signatures import VALUE_DTYPES, WORD_DTYPES, result_types
 from poot_executor.kernel.uniform import Uniformity
+from poot_executor.kernel.warpgroups import THREADS
 
 MAX_GROUP_SIZE = 1024
 """Threads of a group: the most that any target takes."""
@@ -20,6 +21,7 @@ _COLLECTIVE = frozenset(
         "barrier", "subgroup_sum", "subgroup_max", "subgroup_min", "subgroup_shuffle", "subgroup_shuffle_xor",
         "group_sum", "group_max", "group_min", "mma",
         "fragment_zero", "fragment_load", "fragment_store", "fragment_mma", "fragment_fma",
+        "copy_commit", "copy_wait", "warpgroup_mma",
     }
 )  # fmt: skip
 _I32, _BOOL = KType(DType.I32), KType(DType.BOOL)
@@ -36,6 +38,7 @@ def verify(kernel: Kernel, subgroup_width: int | None = None) -> None:
     """
     _declarations(kernel)
     _Verifier(kernel).run()
+    _copies(kernel)
     uniform = Uniformity(kernel, subgroup_width)
     for op in kernel.body.walk():
         if op.kind in _COLLECTIVE and not uniform.control(op):
@@ -59,6 +62,17 @@ def _declarations(kernel: Kernel) -> None:
     for array in kernel.shared:
         if array.count < 1:
             raise KernelError(f"kernel {kernel.name}: shared array {array.name} has {array.count} elements")
+
+
+def _copies(kernel: Kernel) -> None:
+    """Copies that are on their way see what a buffer had all along, and products have whole warpgroups."""
+    writes = ("store", "atomic", "fragment_store")
+    written = {op.attrs["buffer"] for op in kernel.body.walk() if op.kind in writes and "buffer" in op.attrs}
+    for op in kernel.body.walk():
+        if op.kind == "shared_copy" and op.attrs["buffer"] in written:
+            raise _at(kernel, op, f"copies from {kernel.params[op.attrs['buffer']].name}, which the kernel writes")
+        if op.kind == "warpgroup_mma" and kernel.group_size % THREADS:
+            raise _at(kernel, op, f"a group of {kernel.group_size} threads is no whole number of warpgroups")
 
 
 class _Verifier:

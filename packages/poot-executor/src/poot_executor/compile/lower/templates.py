@@ -15,6 +15,7 @@ from poot_executor.compile.lower.sample import lower_random, lower_sample
 from poot_executor.compile.lower.scatter import lower_scatter
 from poot_executor.compile.lower.select import lower_argmax, lower_top_k
 from poot_executor.compile.lower.tile import lower_tile
+from poot_executor.compile.lower.warpgroups import lower_warpgroups
 from poot_executor.compile.region import Region
 from poot_executor.compile.target import Caps
 from poot_executor.errors import Unsupported
@@ -44,8 +45,11 @@ def lower_region(scene: Scene, region: Region, caps: Caps) -> list[Draft]:
         if region.projection is not None and region.kind == "indexed_contraction":
             return lower_experts(scene, region, caps)
         if region.projection is not None:
-            special = lower_fragments(scene, region, caps) or lower_tile(scene, region, caps)
-            return special or lower_projection(scene, region, caps)
+            for lower in (lower_warpgroups, lower_fragments, lower_tile):
+                special = lower(scene, region, caps)
+                if special is not None:
+                    return special
+            return lower_projection(scene, region, caps)
         made = TEMPLATES[region.kind](scene, region, caps)
         return made if isinstance(made, list) else [made]
     except Unsupported as refusal:

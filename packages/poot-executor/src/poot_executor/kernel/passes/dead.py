@@ -7,7 +7,12 @@ from dataclasses import replace
 from poot_executor.kernel.ir import Block, Kernel, Op, Val
 from poot_executor.kernel.passes.fold import keep_carried
 
-_EFFECTS = frozenset({"store", "shared_store", "atomic", "barrier", "check", "fragment_store"})
+_EFFECTS = frozenset(
+    {
+        "store", "shared_store", "atomic", "barrier", "check", "fragment_store",
+        "shared_copy", "copy_commit", "copy_wait",
+    }
+)  # fmt: skip
 _CONTROL = frozenset({"for", "while", "if"})
 
 

@@ -55,6 +55,9 @@ class _Inline(Operations):
         self._out.append(Op(kind, tuple(h.val for h in operands), (result,), attrs, (), self._line))
         return Handle(self, type, result)
 
+    def several(self, kind: str, *operands: Handle, **attrs: Any) -> list[Handle]:
+        raise TypeError(f"a routine has one value, and {kind} gives several")
+
     def effect(self, kind: str, *operands: Handle, **attrs: Any) -> None:
         raise TypeError(f"a routine has no effects, and {kind} is one")
 
