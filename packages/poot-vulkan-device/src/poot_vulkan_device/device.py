@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from poot_executor.cache import CompileCache
 from poot_executor.compile.target import Caps, Target
 from poot_executor.device import Buffer, BufferKind, BufferSlice, Commands, Compiled, MemoryInfo, Recording
+from poot_executor.device_memory import host_bytes, host_target
 from poot_executor.errors import DeviceLost, DeviceTimeout, KernelFault, Poisoned
 from poot_executor.kernel.ir import Kernel
 from poot_executor.kernel_device import KernelDevice
@@ -22,7 +23,7 @@ from poot_vulkan_device.adapter import Adapter
 from poot_vulkan_device.api import Handle
 from poot_vulkan_device.commands import Commands as Encoder
 from poot_vulkan_device.emit import ENTRY, emit
-from poot_vulkan_device.memory import Memory, host_bytes, host_target
+from poot_vulkan_device.memory import Memory
 from poot_vulkan_device.native import Native
 from poot_vulkan_device.pipeline_cache import PipelineCache
 from poot_vulkan_device.pipelines import Pipelines, VulkanKernel

@@ -1,4 +1,4 @@
-"""Buffers: which memory each kind lies in, their count by kind, and how host bytes get in and out.
+"""Buffers: which memory each kind lies in, and their count by kind.
 
 Each buffer is a Vulkan buffer of its own, so that robust access keeps a stray index of one away from all others; its
 memory is a piece of a block that it shares.
@@ -6,14 +6,13 @@ memory is a piece of a block that it shares.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from poot_executor.device import Buffer, BufferKind, BufferSlice, MemoryInfo
+from poot_executor.device import Buffer, BufferKind, MemoryInfo
+from poot_executor.device_memory import Bytes, DeviceMemory, whole_units
 from poot_executor.errors import OutOfMemory
 from poot_vulkan_device.adapter import Adapter, Kind
 from poot_vulkan_device.allocator import Allocator, Piece
@@ -26,8 +25,6 @@ BLOCK_BYTES = 64 << 20
 
 HOST_BLOCK_BYTES = 16 << 20
 """A block of memory that only the host is near to, which is pinned."""
-
-Bytes = NDArray[np.uint8]
 
 _TO_HOST = frozenset({BufferKind.OUTPUT, BufferKind.STAGING})
 _FROM_HOST = frozenset({BufferKind.INPUT})
@@ -77,7 +74,7 @@ class _Blocks:
         self._native.free(memory)
 
 
-class Memory:
+class Memory(DeviceMemory):
     """Every buffer that a device has allocated.
 
     Inputs, outputs and staging are always seen by the host. The others are where that costs nothing, on a CPU and an
@@ -85,12 +82,11 @@ class Memory:
     """
 
     def __init__(self, native: Native, *, staged: bool) -> None:
+        super().__init__()
         self._native = native
         self._staged = staged
         self._blocks = _Blocks(native)
         self._allocator = Allocator(self._blocks, block_sizes(native.adapter))
-        self._used: dict[BufferKind, int] = dict.fromkeys(BufferKind, 0)
-        self._live: set[Buffer] = set()
 
     @property
     def blocks(self) -> int:
@@ -99,7 +95,7 @@ class Memory:
 
     def allocate(self, kind: BufferKind, nbytes: int) -> Buffer:
         """A buffer with undefined content. Raises OutOfMemory."""
-        size = words(max(nbytes, 1))
+        size = whole_units(nbytes, 4)
         limit = self._native.adapter.limits.allocation_bytes
         if size > limit:
             raise OutOfMemory(nbytes, self.info().free, limit, kind.value)
@@ -112,10 +108,7 @@ class Memory:
         whole = self._blocks.views.get(piece.block.memory)
         visible = whole is not None and not self._hidden(kind)
         view = whole[piece.offset : piece.offset + size] if whole is not None and visible else None
-        buffer = Buffer(kind, nbytes, Region(handle, piece, view))
-        self._used[kind] += size
-        self._live.add(buffer)
-        return buffer
+        return self._keep(kind, nbytes, Region(handle, piece, view), size)
 
     def _bound(self, kind: BufferKind, nbytes: int, size: int) -> tuple[Handle, Piece]:
         """A Vulkan buffer and the memory that it lies in, or neither."""
@@ -147,24 +140,15 @@ class Memory:
             return False
         return self._staged or self._native.adapter.kind not in (Kind.CPU, Kind.INTEGRATED)
 
-    def free(self, buffer: Buffer) -> None:
-        """Give a buffer back; a second time does nothing."""
-        if buffer in self._live:
-            self._live.remove(buffer)
-            self._used[buffer.kind] -= words(max(buffer.nbytes, 1))
-            region, buffer.handle = buffer.handle, None
-            self._native.destroy_buffer(region.buffer)
-            self._allocator.give(region.piece)
+    def _give_back(self, handle: Any) -> None:
+        assert isinstance(handle, Region)
+        self._native.destroy_buffer(handle.buffer)
+        self._allocator.give(handle.piece)
 
     def free_all(self) -> None:
         """Give every buffer and block back."""
-        for buffer in list(self._live):
-            self.free(buffer)
+        super().free_all()
         self._allocator.trim()
-
-    def forget(self) -> None:
-        """Leave every buffer to the lost device."""
-        self._live.clear()
 
     def info(self) -> MemoryInfo:
         """Bytes by kind; what the heap of device memory has, and has left where the driver says so."""
@@ -173,22 +157,6 @@ class Memory:
         budget = self._native.budget()
         free = None if budget is None else max(0, budget[0][heap] - budget[1][heap])
         return MemoryInfo(self.used, free, adapter.heaps[heap])
-
-    @property
-    def used(self) -> Mapping[BufferKind, int]:
-        """Bytes by kind."""
-        return dict(self._used)
-
-    def check(self, piece: BufferSlice) -> None:
-        """Raise ValueError for a slice of a freed buffer, or one that leaves its buffer."""
-        buffer = piece.buffer
-        if buffer not in self._live:
-            raise ValueError(f"a {buffer.kind.value} buffer is not one of this device's, or was freed")
-        if piece.offset < 0 or piece.nbytes < 0 or piece.offset + piece.nbytes > buffer.nbytes:
-            end = piece.offset + piece.nbytes
-            raise ValueError(
-                f"bytes {piece.offset} to {end} leave a {buffer.kind.value} buffer of {buffer.nbytes} bytes"
-            )
 
 
 def types_for(adapter: Adapter, kind: BufferKind, *, staged: bool) -> list[int]:
@@ -222,17 +190,3 @@ def block_sizes(adapter: Adapter) -> list[int]:
 def words(nbytes: int) -> int:
     """Bytes rounded up to whole words."""
     return -(-nbytes // 4) * 4
-
-
-def host_bytes(data: bytes | memoryview | NDArray[Any]) -> Bytes:
-    """Host data as flat bytes, without a copy where it is contiguous."""
-    given = np.frombuffer(data, np.uint8) if not isinstance(data, np.ndarray) else data
-    return np.ascontiguousarray(given).reshape(-1).view(np.uint8)
-
-
-def host_target(out: memoryview | NDArray[Any]) -> Bytes:
-    """The bytes to write to. Raises ValueError where they do not lie in one piece or must not be written."""
-    array = np.asarray(out)
-    if not array.flags.c_contiguous or not array.flags.writeable:
-        raise ValueError("read needs a contiguous, writeable target")
-    return array.reshape(-1).view(np.uint8)

@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from poot_executor.cache import CompileCache
 from poot_executor.compile.target import Caps, Target
 from poot_executor.device import Buffer, BufferKind, BufferSlice, Commands, Compiled, MemoryInfo, Recording
+from poot_executor.device_memory import host_bytes, host_target
 from poot_executor.errors import DeviceError, DeviceLost, DeviceTimeout, KernelFault, Poisoned
 from poot_executor.kernel.ir import Kernel
 from poot_executor.kernel_device import KernelDevice
 from poot_executor.known_answers import LOOP_LIMIT
 from poot_executor.loop_watch import CUT_SHORT, binds_fault
 from poot_wgpu_device.emit import ENTRY, emit
-from poot_wgpu_device.memory import Memory, host_bytes, host_target, words
+from poot_wgpu_device.memory import Memory, words
 from poot_wgpu_device.native import STORAGE, Native
 from poot_wgpu_device.program import WgpuKernel, load_kernel, release_kernel
 from poot_wgpu_device.queue import Recorder, WgpuRecording, parse
