@@ -1,27 +1,46 @@
-"""Sweeps: broad repetitions of what other tests cover, of which a run may take a part drawn from a printed seed."""
+"""Sweeps: broad repetitions of what other tests cover, of which a run may take a part drawn from a printed seed. And a
+run as a whole: a share of its files, how long it may take, and which files begin where several processes share it.
+"""
 
 from __future__ import annotations
 
+import os
 import random
 import secrets
+import signal
+import threading
 from collections import defaultdict
 from typing import Any
 
 import pytest
 
+SECONDS = {"slow": 20.0, "sweep": 8.0}
+"""About what a test takes that is marked so."""
+OTHERWISE = 0.1
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--sweep N` runs N tests of each sweep, `--sweep-seed` repeats a draw. Without it a run has all of them."""
+    """`--sweep N` runs N tests of each sweep, `--file-share N` one of N files, `--sweep-seed` repeats a draw. Without
+    them a run has all.
+    """
     group = parser.getgroup("poot")
     group.addoption("--sweep", type=int, default=None, metavar="N", help="tests to run of each sweep (default: all)")
+    group.addoption("--file-share", type=int, default=None, metavar="N", help="run one of N files (default: all)")
     group.addoption("--sweep-seed", type=int, default=None, help="which ones, to repeat a run (default: fresh)")
+    group.addoption("--most-seconds", type=float, default=None, metavar="S", help="interrupt a run that takes longer")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Draw the run's seed; a process that shares a run's tests is given it."""
+    """Draw the run's seed; a process that shares a run's tests is given it. And set the run's bound."""
+    shared = getattr(config, "workerinput", None)
     if config.option.sweep_seed is None:
-        shared = getattr(config, "workerinput", {})
         config.option.sweep_seed = shared["sweep_seed"] if shared else secrets.randbits(32)
+    if shared is None and config.option.most_seconds is not None:
+        # As Ctrl-C: what has failed so far is said.
+        watch = threading.Timer(config.option.most_seconds, os.kill, (os.getpid(), signal.SIGINT))
+        watch.daemon = True
+        watch.start()
+        config.add_cleanup(watch.cancel)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -32,23 +51,42 @@ def pytest_configure_node(node: Any) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str | None:
     """What repeats the draw."""
-    most = config.getoption("--sweep")
-    return None if most is None else f"sweeps: --sweep={most} --sweep-seed={config.option.sweep_seed}"
+    option = config.option
+    parts = {"sweep": option.sweep, "file-share": option.file_share}
+    drawn = " ".join(f"--{name}={value}" for name, value in parts.items() if value is not None)
+    return f"sweeps: {drawn} --sweep-seed={option.sweep_seed}" if drawn else None
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what was not drawn. A sweep is the tests of one file that are marked so."""
-    most = config.getoption("--sweep")
-    if most is None:
-        return
-    sweeps: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    """Leave out what was not drawn; of several processes that share a run, each has the longest files first."""
+    files: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("sweep") is not None:
-            sweeps[item.nodeid.partition("::")[0]].append(item)
+        files[item.nodeid.partition("::")[0]].append(item)
     left_out: set[pytest.Item] = set()
-    for name, sweep in sorted(sweeps.items()):
-        draw = random.Random(f"{config.option.sweep_seed} {name}")
-        left_out.update(draw.sample(sweep, max(0, len(sweep) - most)))
+    if (share := config.option.file_share) is not None:
+        names = sorted(files)
+        kept = set(random.Random(config.option.sweep_seed).sample(names, -(-len(names) // share)))
+        left_out.update(item for name in names if name not in kept for item in files[name])
+    if (most := config.option.sweep) is not None:
+        for name, tests in sorted(files.items()):
+            left_out.update(_not_drawn(tests, most, f"{config.option.sweep_seed} {name}"))
     if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
+    if hasattr(config, "workerinput"):
+        seconds: defaultdict[str, float] = defaultdict(float)
+        for item in items:
+            seconds[item.nodeid.partition("::")[0]] += _about(item)
+        items.sort(key=lambda item: -seconds[item.nodeid.partition("::")[0]])
+
+
+def _not_drawn(tests: list[pytest.Item], most: int, seed: str) -> list[pytest.Item]:
+    """What a run leaves out of a file's sweep: its tests that are marked so."""
+    sweep = [item for item in tests if item.get_closest_marker("sweep") is not None]
+    return random.Random(seed).sample(sweep, max(0, len(sweep) - most))
+
+
+def _about(item: pytest.Item) -> float:
+    """About how many seconds a test takes."""
+    return max((SECONDS.get(mark.name, OTHERWISE) for mark in item.iter_markers()), default=OTHERWISE)

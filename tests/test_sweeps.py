@@ -1,4 +1,4 @@
-"""`--sweep N` draws N tests of each sweep, and says how to draw them again."""
+"""What a run takes of sweeps and of files, and how to draw the same again; how a run ends that would not end."""
 
 from __future__ import annotations
 
@@ -35,17 +35,25 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def collected(project: Path, *options: str) -> tuple[list[str], str]:
-    """The tests that would run, and what the report's head says of sweeps."""
-    report = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", *options],
+def run(project: Path, *options: str) -> tuple[int, str]:
+    """The status of a run, and what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options],
         cwd=project,
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-        check=True,
-        timeout=120,
-    ).stdout
+        check=False,
+        timeout=300,
+    )
+    return done.returncode, done.stdout
+
+
+def collected(project: Path, *options: str) -> tuple[list[str], str]:
+    """The tests that would run, and what the report's head says of sweeps."""
+    status, report = run(project, "--collect-only", *options)
+    assert status == 0, report
     said = re.search(r"^sweeps: (.*)$", report, re.MULTILINE)
     tests, module = [], ""
     for kind, name in re.findall(r"<(Module|Function) (.+)>", report):
@@ -77,13 +85,47 @@ def test_a_fresh_draw_says_its_seed(project: Path) -> None:
 
 
 def test_processes_that_share_a_run_draw_the_same(project: Path) -> None:
-    report = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "xdist", "-p", "no:cacheprovider", "-n", "2", "--sweep", "5"],
-        cwd=project,
-        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    ).stdout
+    _, report = run(project, "-p", "xdist", "-n", "2", "--sweep", "5")
     assert "12 passed" in report, report
+
+
+def test_a_share_of_the_files_is_drawn_and_the_seed_repeats_it(project: Path) -> None:
+    for name in "cdefg":
+        (project / f"test_{name}.py").write_text("def test_one():\n    pass\n")
+    tests, said = collected(project, "--file-share", "3", "--sweep", "2")
+    assert re.fullmatch(r"--sweep=2 --file-share=3 --sweep-seed=\d+", said)
+    names = {test.partition("::")[0] for test in tests}
+    assert len(names) == 3
+    assert len(tests) == sum(3 if name in ("test_a.py", "test_b.py") else 1 for name in names)
+    assert collected(project, *said.split()) == (tests, said)
+    drawn = {tuple(collected(project, "--file-share", "3", "--sweep-seed", str(seed))[0]) for seed in range(3)}
+    assert len(drawn) > 1
+
+
+def test_processes_that_share_a_run_have_the_longest_files_first(project: Path) -> None:
+    with (project / "pytest.ini").open("a") as file:
+        file.write("    slow: as it says\n")
+    (project / "test_z.py").write_text("import pytest\n\n@pytest.mark.slow\ndef test_long():\n    pass\n")
+    options = ("-v", "-p", "xdist", "-n", "1", "--dist", "loadfile", "--no-loadscope-reorder", "--sweep", "1")
+    _, report = run(project, *options)
+    begun = re.findall(r"PASSED.* (test_\w)\.py::", report)
+    assert list(dict.fromkeys(begun)) == ["test_z", "test_a", "test_b"], report
+
+
+def test_a_process_that_crashes_ends_the_run(project: Path) -> None:
+    """As CI runs them: xdist 3.8 waits for ever where it replaces one."""
+    (project / "test_a.py").write_text("import os\n\ndef test_crash():\n    os._exit(7)\n")
+    status, report = run(project, "-p", "xdist", "-n", "2", "--dist", "loadfile", "--max-worker-restart", "0")
+    assert status == 1 and "crashed while running 'test_a.py::test_crash'" in report, report
+
+
+def test_a_run_that_takes_too_long_says_what_it_found(project: Path) -> None:
+    (project / "test_a.py").write_text("def test_wrong():\n    assert False\n")
+    (project / "test_b.py").write_text("import time\n\ndef test_for_ever():\n    time.sleep(600)\n")
+    # Where this machine is slow, it has come to nothing before the first bounds are over.
+    for seconds in (3, 12, 48, 192):
+        status, report = run(project, "--most-seconds", str(seconds))
+        assert status == 2 and "KeyboardInterrupt" in report, report
+        if "FAILED test_a.py::test_wrong" in report:
+            return
+    pytest.fail(report)
