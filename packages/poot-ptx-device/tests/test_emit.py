@@ -17,7 +17,7 @@ from poot_executor.kernel.builder import KernelBuilder
 from poot_executor.kernel.ir import KERNEL_OPS, Access, Block, Kernel, KType, Op, Param, SharedArray, Val
 from poot_executor.kernel.passes import optimize
 from poot_ptx_device.architecture import ARCHITECTURES, Architecture, architecture_of, best_architecture
-from poot_ptx_device.caps import DEPENDENT_LAUNCH, EARLY_BYTES, EARLY_LOADS, caps_of
+from poot_ptx_device.caps import DEPENDENT_LAUNCH, EARLY_BYTES, EARLY_LAUNCH, EARLY_LOADS, caps_of
 from poot_ptx_device.emit import emit
 from poot_ptx_device.emitter import Guards
 from poot_ptx_device.rules import RULES
@@ -189,7 +189,7 @@ def test_a_dependent_kernel_waits_before_it_touches_memory() -> None:
     assert "ld.global" not in before and "st." not in before and "ld.global" in after
 
 
-def test_weights_may_be_loaded_before_the_wait() -> None:
+def test_weights_may_be_loaded_before_the_wait(assemble: Assemble) -> None:
     """Outside loops, at addresses that no memory decides, as far as registers last; each load once."""
     b = KernelBuilder("weights", 64)
     x, table, y = b.buffer("x", F32, READ), b.buffer("table", I32, READ), b.buffer("y", F32, WRITE)
@@ -213,10 +213,16 @@ def test_weights_may_be_loaded_before_the_wait() -> None:
     assert after.count("ld.global.nc.v4") == 5 and after.count("ld.global.nc.f32") == 2
     assert early.count("ld.global") == late.count("ld.global")
     assert "ld.global" not in late.partition("griddepcontrol.wait")[0]
-    # What reads much, or nobody knows how much, waits first.
+    # Where that is asked for, the kernel behind may start once these are on their way.
+    chosen = waits | {EARLY_LOADS, EARLY_LAUNCH}
+    text = emit(kernel, caps_of(BY_NAME["sm_90"], options=chosen))
+    loads, wait, _ = text.partition("griddepcontrol.launch_dependents;\n    griddepcontrol.wait;")
+    assert wait and loads.rstrip() == before.rstrip() and "launch_dependents" not in early
+    assemble(text, "sm_90")
+    # What reads much, or nobody knows how much, waits first, and lets nobody start.
     for other in (kernel.launched((EARLY_BYTES // 4 + 1, 1, 1), (16, 1, 1)), launched_anyhow(kernel)):
-        text = emit(other, caps_of(BY_NAME["sm_90"], options=waits | {EARLY_LOADS}))
-        assert "ld.global" not in text.partition("griddepcontrol.wait")[0]
+        text = emit(other, caps_of(BY_NAME["sm_90"], options=chosen))
+        assert "ld.global" not in text.partition("griddepcontrol.wait")[0] and "launch_dependents" not in text
 
 
 def launched_anyhow(kernel: Kernel) -> Kernel:

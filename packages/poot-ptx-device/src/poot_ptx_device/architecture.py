@@ -25,6 +25,11 @@ class Architecture:
         return capability == self.capability if self.exact else capability >= self.capability
 
     @property
+    def warpgroups(self) -> bool:
+        """Whether warpgroups multiply from shared memory."""
+        return self.exact and self.capability == (9, 0)
+
+    @property
     def dependent_launch(self) -> bool:
         """Whether a kernel may start before the one it depends on has ended."""
         return self.capability >= (9, 0)
@@ -45,6 +50,11 @@ def architecture_of(features: Set[str]) -> Architecture:
         if architecture.name in features:
             return architecture
     raise Unsupported("ptx", f"the capabilities name none of {', '.join(a.name for a in ARCHITECTURES)}")
+
+
+def warpgroup_architecture(capability: tuple[int, int]) -> Architecture | None:
+    """The architecture of a device whose warpgroups multiply; None where it has none."""
+    return next((a for a in ARCHITECTURES if a.warpgroups and a.runs_on(capability)), None)
 
 
 def best_architecture(capability: tuple[int, int]) -> Architecture | None:

@@ -14,6 +14,12 @@ DEPENDENT_LAUNCH = "dependent_launch"
 EARLY_LOADS = "early_loads"
 """The feature that such a kernel loads its first weights before it waits, where it reads little."""
 
+EARLY_LAUNCH = "early_launch"
+"""The feature that such a kernel lets the one behind it start as soon as its own first weights are on their way."""
+
+OPTIONS = frozenset({DEPENDENT_LAUNCH, EARLY_LOADS})
+"""The options of a device that has dependent launch: those that were measured to pay."""
+
 EARLY_BYTES = 48 << 20
 """Bytes that a kernel reads at most for its loads to come early; a weight is bound twice, so twice its bytes."""
 
@@ -33,12 +39,13 @@ SPLIT_TILES = 2
 def caps_of(architecture: Architecture, *, options: Set[str] | None = None) -> Caps:
     """The caps of a device that runs an architecture's code.
 
-    `options`, of DEPENDENT_LAUNCH and EARLY_LOADS, are what is chosen by measurement: unless said otherwise both, where
-    there is such a thing. On an H200 the first won 5 % of a small model's step and lost nothing on a large one; the
-    second won up to 20 % of a small bf16 contraction and lost up to 3 % of a large one, which the emitter leaves alone.
+    `options`, of DEPENDENT_LAUNCH, EARLY_LOADS, EARLY_LAUNCH and WARPGROUP, are what is chosen by measurement: unless
+    said otherwise the first two, where there is such a thing. On an H200 the first won 5 % of a small model's step and
+    lost nothing on a large one; the second won up to 20 % of a small bf16 contraction and lost up to 3 % of a large
+    one, which the emitter leaves alone. The other two wait to be measured. WARPGROUP is of an architecture that has it.
     """
     if options is None:
-        options = {DEPENDENT_LAUNCH, EARLY_LOADS} if architecture.dependent_launch else frozenset()
+        options = OPTIONS if architecture.dependent_launch else frozenset()
     return Caps(
         # Kernel parameters are 4 KB: a pointer and a count take 12 bytes.
         max_bindings=64,

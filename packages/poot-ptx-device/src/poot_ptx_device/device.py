@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poot_executor.cache import CompileCache
-from poot_executor.compile.target import Target
+from poot_executor.compile.target import Caps, Target
 from poot_executor.device import Buffer, BufferKind, BufferSlice, Commands, Compiled, MemoryInfo, Recording
 from poot_executor.device_memory import host_bytes, host_target
 from poot_executor.kernel.ir import Kernel
@@ -73,6 +73,15 @@ class PtxDevice(KernelDevice):
     def target(self) -> Target:
         """Kind "ptx"."""
         return self._target
+
+    def settle(self, caps: Caps) -> None:
+        """Have other capabilities from now on: what was loaded before is compiled again where they differ."""
+        with self._context("settle"):
+            self._target = Target(self._target.kind, caps)
+            self._loader = self._loader.of(self._target)
+            for kernel in self._loaded.values():
+                self._loader.unload(kernel)
+            self._loaded.clear()
 
     # Memory
 

@@ -22,7 +22,7 @@ from poot_executor.kernel.rules import Rules
 from poot_executor.kernel.uniform import Uniformity
 from poot_ptx_device.addresses import SHARED_MEMORY, Addresses
 from poot_ptx_device.architecture import architecture_of
-from poot_ptx_device.caps import DEPENDENT_LAUNCH, EARLY_BYTES, EARLY_LOADS, WARP
+from poot_ptx_device.caps import DEPENDENT_LAUNCH, EARLY_BYTES, EARLY_LAUNCH, EARLY_LOADS, WARP
 from poot_ptx_device.early import EarlyLoads
 from poot_ptx_device.flights import PRODUCT, Flights
 
@@ -70,8 +70,10 @@ class Emitter(Addresses):
         early = self.taken()
         self.block(self.kernel.body)
         # Nothing that the grid ahead writes may be read, and nothing that it reads written, until it has ended. The
-        # grid behind is launched as this one's groups end: earlier, its groups would take room that this one needs.
-        ready = ["griddepcontrol.wait;"] * waits
+        # grid behind is launched as this one's groups end, or where that is asked for once all have started: what it
+        # does before its own wait then takes room and bandwidth that a large grid needs.
+        launch = waits and EARLY_LAUNCH in self.caps.features and self._is_small()
+        ready = ["griddepcontrol.launch_dependents;"] * launch + ["griddepcontrol.wait;"] * waits
         body = [*self.declarations(), *self.shared_declarations(), *self._head, *early, *ready, *self.taken(), "ret;"]
         return "\n".join(
             [

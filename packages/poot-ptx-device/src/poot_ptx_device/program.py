@@ -40,6 +40,10 @@ class Loader:
         self._target = Target(f"{target.kind} machine code", target.caps)
         self._cache = cache
 
+    def of(self, target: Target) -> Loader:
+        """The same for another target."""
+        return Loader(self._native, target, self._cache)
+
     def load(self, kernel: Kernel, compiled: Compiled) -> PtxKernel:
         """Assemble, or take from disk, and load. Raises CudaError with the assembler's messages."""
         code = self._cache.get(
