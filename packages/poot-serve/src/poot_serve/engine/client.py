@@ -156,14 +156,14 @@ class EngineClient:
         """Hand in a request of `params.n` answers. When this returns, nothing of it can be refused any more.
 
         Raises as `check`, RequestError for a structure that cannot be compiled, Overloaded, NotReady, Draining, and
-        EngineLost or DeadlineExceeded where those came first. `seconds` bound it from now on.
+        EngineLost or DeadlineExceeded where those came first. `seconds` bound it from now on, and so do those of the
+        settings.
         """
         ids = self.check(prompt_ids, params)
         self._admit()
         if params.structured_outputs is not None:
             self._requests.admit_structure(self.settings.guides.pending)
-        limit = self.settings.request_seconds if seconds is None else seconds
-        generation = self._requests.generation(ids, params, self.handle.tokenizer, limit)
+        generation = self._requests.generation(ids, params, self.handle.tokenizer, self._limit(seconds))
         self._send(Generate(generation.id, ids, params))
         if params.structured_outputs is not None:
             await generation.accepted()
@@ -175,7 +175,12 @@ class EngineClient:
         """f32[items, columns] of texts as `Encoder.tokenize` gives them (ids, second). Raises as `submit`."""
         checked = check_texts(items, self._known())
         self._admit()
-        return await self._requests.vectors(checked, self.settings.request_seconds if seconds is None else seconds)
+        return await self._requests.vectors(checked, self._limit(seconds))
+
+    def _limit(self, seconds: float | None) -> float:
+        """How long a request may take that names so many seconds, or none."""
+        most = self.settings.request_seconds
+        return most if seconds is None else min(seconds, most)
 
     def _known(self) -> EngineFacts:
         if self._facts is None:

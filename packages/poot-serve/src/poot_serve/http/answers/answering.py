@@ -54,12 +54,12 @@ def counted(
     return route
 
 
-async def submit_all(service: Service, jobs: Sequence[Job]) -> list[Generation]:
-    """Hand in every prompt of a request, or none of them. Raises what `EngineClient.submit` does."""
+async def submit_all(service: Service, jobs: Sequence[Job], seconds: float | None) -> list[Generation]:
+    """Hand in every prompt of a request, or none of them; `seconds` bound each. Raises as `EngineClient.submit`."""
     accepted: list[Generation] = []
     try:
         for ids, params in jobs:
-            accepted.append(await service.client.submit(ids, params))
+            accepted.append(await service.client.submit(ids, params, seconds=seconds))
     except BaseException:
         cancel_all(accepted)
         raise
@@ -113,11 +113,14 @@ async def whole(
     record: Record,
     jobs: Sequence[Job],
     answer: Callable[[list[Generation], AsyncIterator[tuple[int, Piece]]], Awaitable[Any]],
+    seconds: float | None,
 ) -> Response:
-    """The answer at once, as JSON. Where the client leaves, everything is given up; raises ClientLeft then."""
+    """The answer at once, as JSON; `seconds` bound it beside the server's own limit. Where the client leaves,
+    everything is given up; raises ClientLeft then.
+    """
 
     async def work() -> Any:
-        generations = await submit_all(service, jobs)
+        generations = await submit_all(service, jobs, seconds)
         try:
             async with aclosing(pieces(generations)) as coming:
                 return await answer(generations, coming)
@@ -137,10 +140,11 @@ async def streamed(
     jobs: Sequence[Job],
     frames: Callable[[list[Generation], AsyncIterator[tuple[int, Piece]]], AsyncGenerator[bytes, None]],
     last: Callable[[list[Generation]], bytes],
+    seconds: float | None,
     failed: Callable[[ApiError], bytes] = lambda error: frame(error.body()),
 ) -> Response:
     """The answer as events; `last` ends it. What fails after the first byte is the one event `failed`, and no end."""
-    generations = await attended(request, submit_all(service, jobs))
+    generations = await attended(request, submit_all(service, jobs, seconds))
 
     async def events() -> AsyncGenerator[bytes, None]:
         try:

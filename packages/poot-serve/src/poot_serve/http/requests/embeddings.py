@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from poot_serve.http.requests.completions import Ids
-from poot_serve.http.requests.strict import NotOffered, Strict
+from poot_serve.http.requests.strict import NotOffered, Strict, Timeout
 
 MOST_TEXTS = 2048
 Text = Annotated[str, Field(min_length=1)]
@@ -22,6 +22,7 @@ class EmbeddingsRequest(Strict):
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: NotOffered = None
     user: str | None = None
+    timeout: Timeout | None = None
 
 
 class RerankRequest(Strict):
@@ -33,3 +34,4 @@ class RerankRequest(Strict):
     top_n: int | None = Field(None, ge=1)
     return_documents: bool | None = None
     user: str | None = None
+    timeout: Timeout | None = None

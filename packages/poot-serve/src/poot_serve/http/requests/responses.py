@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 from poot_llm.sampling.params import MAX_TOKENS
 from poot_serve.http.requests.messages import text_alone
 from poot_serve.http.requests.sampling_fields import LogprobCount
-from poot_serve.http.requests.strict import NotOffered, Strict
+from poot_serve.http.requests.strict import NotOffered, Strict, Timeout
 from poot_serve.http.requests.tools import MOST_TOOLS, Name
 
 LOGPROBS = "message.output_text.logprobs"
@@ -162,6 +162,7 @@ class ResponsesRequest(Strict):
     store: Literal[False] | None = None
     background: Literal[False] | None = None
     user: str | None = None
+    timeout: Timeout | None = None
 
     conversation: NotOffered = None
     max_tool_calls: NotOffered = None

@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from poot_llm.sampling.keys import MOST_LOGPROBS
 from poot_llm.sampling.params import MAX_CHOICES, MAX_SEED, MAX_STOPS, MAX_TOKENS, MAX_TOP_K, MOST_BIAS
-from poot_serve.http.requests.strict import Strict
+from poot_serve.http.requests.strict import Strict, Timeout
 
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKENS)]
 Stop = Annotated[str, Field(min_length=1)]
@@ -51,7 +51,8 @@ class SamplingFields(Strict):
     stream_options: StreamOptions | None = None
     user: str | None = None
 
-    # Beyond OpenAI's, by the names of vLLM.
+    # Beyond OpenAI's: the first by the name that proxies and clients have for it, the others by those of vLLM.
+    timeout: Timeout | None = None
     top_k: int | None = Field(None, ge=-1, le=MAX_TOP_K)
     min_p: float | None = Field(None, ge=0, le=1)
     repetition_penalty: float | None = Field(None, ge=0.01, le=100)

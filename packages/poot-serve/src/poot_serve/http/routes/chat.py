@@ -140,8 +140,8 @@ async def chat_completions(service: Service, request: Request, record: Record) -
     jobs = [_job(ids, body, service, tools.structure, tools)]
     chat = _Chat(service, body, record, model, tools, answer_id("chatcmpl"), int(time.time()))
     if body.stream:
-        return await streamed(request, service, record, jobs, chat.frames, lambda _: DONE)
-    return await whole(request, service, record, jobs, chat.whole)
+        return await streamed(request, service, record, jobs, chat.frames, lambda _: DONE, body.timeout)
+    return await whole(request, service, record, jobs, chat.whole, body.timeout)
 
 
 def _job(

@@ -111,8 +111,8 @@ async def completions(service: Service, request: Request, record: Record) -> Res
     echoes = tuple(text if body.echo else "" for _, text in prompts)
     made = _Completion(service, body, record, model, echoes, answer_id("cmpl"), int(time.time()))
     if body.stream:
-        return await streamed(request, service, record, jobs, made.frames, lambda _: DONE)
-    return await whole(request, service, record, jobs, made.whole)
+        return await streamed(request, service, record, jobs, made.frames, lambda _: DONE, body.timeout)
+    return await whole(request, service, record, jobs, made.whole, body.timeout)
 
 
 async def _prompts(service: Service, body: CompletionRequest) -> list[tuple[list[int], str]]:

@@ -36,7 +36,7 @@ async def embeddings(service: Service, request: Request, record: Record) -> Resp
     reader.require_embeddings()
     given = _listed(body.input)
     items = await _made(sum(map(len, given)), lambda: [_read(reader, place, one) for place, one in enumerate(given)])
-    rows = await _encoded(service, request, record, items)
+    rows = await _encoded(service, request, record, items, body.timeout)
     shown = _base64 if body.encoding_format == "base64" else _floats
     data = [{"object": "embedding", "index": place, "embedding": shown(row)} for place, row in enumerate(rows)]
     record.end(Outcome.COMPLETED)
@@ -51,7 +51,7 @@ async def rerank(service: Service, request: Request, record: Record) -> Response
     reader = TextReader(service.client.handle, service.facts.capacity)
     size = len(body.query) + sum(map(len, body.documents))
     reading = await _made(size, lambda: Reading.of(reader, body.query, body.documents))
-    rows = await _encoded(service, request, record, reading.items)
+    rows = await _encoded(service, request, record, reading.items, body.timeout)
     results = []
     for place, score in ranked(reading.scores(rows), body.top_n):
         result: dict[str, Any] = {"index": place, "relevance_score": score}
@@ -62,8 +62,11 @@ async def rerank(service: Service, request: Request, record: Record) -> Response
     return JsonResponse({"id": answer_id("rerank"), "model": model, "results": results, "usage": _usage(record)})
 
 
-async def _encoded(service: Service, request: Request, record: Record, items: Sequence[Encoded]) -> NDArray[np.float32]:
-    rows = await attended(request, service.client.encode([(item.ids, item.second) for item in items]))
+async def _encoded(
+    service: Service, request: Request, record: Record, items: Sequence[Encoded], seconds: float | None
+) -> NDArray[np.float32]:
+    texts = [(item.ids, item.second) for item in items]
+    rows = await attended(request, service.client.encode(texts, seconds=seconds))
     record.prompt_tokens = sum(len(item.ids) for item in items)
     return rows
 

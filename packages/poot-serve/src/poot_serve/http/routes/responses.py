@@ -126,8 +126,8 @@ async def responses(service: Service, request: Request, record: Record) -> Respo
     jobs: list[Job] = [(ids, params)]
     made = _Response(service, body, record, model, use, ResponseAnswer(), answer_id("resp"), int(time.time()))
     if body.stream:
-        return await streamed(request, service, record, jobs, made.frames, made.last, made.failed)
-    return await whole(request, service, record, jobs, made.whole)
+        return await streamed(request, service, record, jobs, made.frames, made.last, body.timeout, made.failed)
+    return await whole(request, service, record, jobs, made.whole, body.timeout)
 
 
 def _usage(generations: list[Generation]) -> dict[str, Any]:
