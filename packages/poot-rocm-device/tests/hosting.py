@@ -17,7 +17,8 @@ from poot_executor.device import Compiled
 from poot_executor.kernel.ir import Kernel
 from poot_executor.settings import DeviceSettings
 from poot_rocm_device.agents import gpus
-from poot_rocm_device.architecture import architecture_of
+from poot_rocm_device.architecture import architecture_named, architecture_of
+from poot_rocm_device.caps import products
 from poot_rocm_device.device import RocmDevice
 from poot_rocm_device.emit import emit
 from poot_rocm_device.kernarg import Kernarg
@@ -75,4 +76,5 @@ def open_hosting(
     fake.execute(kernels.execute)
     (gpu,) = gpus(runtime.hsa)
     chosen = DeviceSettings(**{"timeout": 60.0, **settings})
-    return open_gpu(runtime, gpu, kernels, chosen, packets=packets, fragments=fragments)
+    shapes = products(architecture_named(gpu.name)) if fragments else ()
+    return open_gpu(runtime, gpu, kernels, chosen, packets=packets, fragments=shapes)

@@ -6,7 +6,7 @@ import itertools
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -15,14 +15,17 @@ import numpy as np
 import pytest
 
 from poot_eval.conformance.sample_kernels import silu
+from poot_eval.gfx11.disassembly import objdump
 from poot_executor.compile import compile
 from poot_executor.compile.target import Target
 from poot_executor.dtype import DType
 from poot_executor.kernel.builder import KernelBuilder
+from poot_executor.kernel.fragments import FragmentShape
 from poot_executor.kernel.ir import Access, Kernel
+from poot_executor.known_answers import DOT4, cases
 from poot_executor.known_fragments import fragment_case
 from poot_rocm_device.architecture import ARCHITECTURES, Architecture
-from poot_rocm_device.caps import caps_of
+from poot_rocm_device.caps import caps_of, products
 from poot_rocm_device.compiler_clang import Clang, find_clang
 from poot_rocm_device.compilers import CompilerRefused
 from poot_rocm_device.emit import emit_module
@@ -189,7 +192,7 @@ def test_every_kernel_of_the_library_compiles(
 
 def tiles(architecture: Architecture, library_kernels: ModuleType) -> list[Kernel]:
     """The known answers of each product, and a contraction of many rows."""
-    caps = caps_of(architecture, fragments=True)
+    caps = caps_of(architecture, fragments=products(architecture))
     graph = library_kernels.gated(np.random.default_rng(0), 40, "bf16")
     program = compile(graph, Target("rocm", replace(caps, parallel_groups=1)))
     kernels = [command.kernel for command in program.dispatches]
@@ -203,7 +206,36 @@ def test_products_of_matrices_compile(
     architecture: Architecture, clang: Clang, notes: Callable[..., str], tmp_path: Path, library_kernels: ModuleType
 ) -> None:
     kernels = tiles(architecture, library_kernels)
-    _compiled(kernels, architecture, clang, notes, tmp_path, fragments=True)
+    _compiled(kernels, architecture, clang, notes, tmp_path, fragments=products(architecture))
+
+
+INSTRUCTIONS = {
+    "gfx90a": "v_dot4c?_i32_i8 v_mfma_f32_16x16x16f16 v_mfma_f32_16x16x16bf16_1k v_mfma_i32_16x16x16i8",
+    "gfx942": "v_dot4c?_i32_i8 v_mfma_f32_16x16x16_f16 v_mfma_f32_16x16x16_bf16 v_mfma_i32_16x16x32_i8",
+    "gfx1030": "v_dot4c?_i32_i8",
+    "gfx1100": "v_dot4_i32_iu8 v_wmma_f32_16x16x16_f16 v_wmma_f32_16x16x16_bf16 v_wmma_i32_16x16x16_iu8",
+    "gfx1151": "v_dot4_i32_iu8 v_wmma_f32_16x16x16_f16 v_wmma_f32_16x16x16_bf16 v_wmma_i32_16x16x16_iu8",
+    "gfx1201": "v_dot4_i32_iu8 v_wmma_f32_16x16x16_f16 v_wmma_f32_16x16x16_bf16 v_wmma_i32_16x16x16_iu8",
+}
+"""What multiplies more than two numbers at once, in the order of their known answers; one form adds in place."""
+
+
+@pytest.mark.slow
+@each_architecture
+def test_a_capability_is_an_instruction(architecture: Architecture, clang: Clang, tmp_path: Path) -> None:
+    """Dot products of bytes and products of matrices are one each in what their known answers are compiled to."""
+    tool, shapes = objdump(), products(architecture)
+    if tool is None:
+        pytest.skip("there is no llvm-objdump that knows AMD's GPUs: install llvm-19")
+    dot = next(case.kernel for case in cases() if case.feature == DOT4)
+    kernels = [dot, *(fragment_case(shape, architecture.wave).kernel for shape in shapes)]
+    path = tmp_path / "module.hsaco"
+    caps = caps_of(architecture, fragments=shapes)
+    path.write_bytes(clang.compile(emit_module(kernels, caps), architecture))
+    text = subprocess.run([tool, "-d", str(path)], capture_output=True, text=True, check=True).stdout
+    bodies = dict(re.findall(r"^[0-9a-f]+ <(\w+)>:\n(.*?)(?=^$|\Z)", text, re.MULTILINE | re.DOTALL))
+    for kernel, instruction in zip(kernels, INSTRUCTIONS[architecture.name].split(), strict=True):
+        assert re.search(rf"\b{instruction}(_e32|_e64)?\b", bodies[entry_name(kernel)])
 
 
 def _compiled(
@@ -213,7 +245,7 @@ def _compiled(
     notes: Callable[..., str],
     folder: Path,
     *,
-    fragments: bool = False,
+    fragments: Sequence[FragmentShape] = (),
 ) -> None:
     """As one module, so that the compiler starts once; each kernel's descriptor as its packets need it."""
     path = folder / "module.hsaco"

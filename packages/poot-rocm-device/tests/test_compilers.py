@@ -7,14 +7,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from poot_eval.conformance.sample_kernels import silu, tile_max
+from poot_eval.conformance.sample_kernels import silu
 from poot_executor.compile.target import Target
 from poot_executor.errors import DeviceNotFound
+from poot_executor.known_fragments import fragment_case
 from poot_rocm_device.architecture import ARCHITECTURES, Architecture, architecture_named
-from poot_rocm_device.caps import caps_of
+from poot_rocm_device.caps import caps_of, products
 from poot_rocm_device.compiler_clang import OLDEST, Clang, find_clang, find_rocm_clang, open_clang
 from poot_rocm_device.compiler_hiprtc import open_hiprtc
 from poot_rocm_device.compiler_zig import find_zig
@@ -202,13 +204,17 @@ except CompilerRefused as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", [GFX1030, GFX90A], ids=lambda a: a.name)
 def test_hiprtc_compiles_the_same_text(
-    with_rocm_5: Callable[..., str], architecture: Architecture, tmp_path: Path
+    with_rocm_5: Callable[..., str], architecture: Architecture, tmp_path: Path, library_kernels: ModuleType
 ) -> None:
+    """Every kernel of the library, and the known answers of the products that the architecture has."""
     text, code = tmp_path / "kernel.hip", tmp_path / "kernel.hsaco"
-    kernels = [silu(), tile_max()]
-    text.write_text(emit_module(kernels, caps_of(architecture)))
+    shapes = products(architecture)
+    kernels = library_kernels.library(architecture)
+    kernels = [*kernels, *(fragment_case(shape, architecture.wave).kernel for shape in shapes)]
+    text.write_text(emit_module(kernels, caps_of(architecture, fragments=shapes)))
     with_rocm_5(COMPILE, architecture.name, str(text), str(code))
     compiled = code.read_bytes()
     assert compiled[:5] == b"\x7fELF\x02" and compiled[48] == architecture.mach

@@ -6,6 +6,7 @@ import difflib
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from poot_executor.kernel.fragments import FragmentShape
 from poot_executor.kernel.ir import KERNEL_OPS, Access, Block, Kernel, SharedArray
 from poot_executor.kernel.passes import optimize
 from poot_rocm_device.architecture import ARCHITECTURES, architecture_named, architecture_of
-from poot_rocm_device.caps import caps_of
+from poot_rocm_device.caps import caps_of, products
 from poot_rocm_device.emit import emit, emit_module
 from poot_rocm_device.emit_scalar import literal_of
 from poot_rocm_device.emitter import entry_name
@@ -58,7 +59,7 @@ def after_prelude(text: str, caps: Caps) -> str:
 def test_every_operation_has_a_rule() -> None:
     # A block ends in its yield: whoever emits the block takes the values.
     for architecture in ARCHITECTURES:
-        features = caps_of(architecture, fragments=True).features
+        features = caps_of(architecture, fragments=products(architecture)).features
         offered = {name for name, row in KERNEL_OPS.items() if row.needs is None or row.needs in features}
         assert RULES.missing(offered - {"yield"}) == ()
 
@@ -200,9 +201,9 @@ def test_what_the_device_lacks_is_refused_by_name() -> None:
 
 
 def test_fragments_are_those_of_the_architecture_in_shared_memory() -> None:
-    assert not caps_of(architecture_named("gfx1030"), fragments=True).fragments and not GFX1100.fragments
-    caps = caps_of(architecture_named("gfx1100"), fragments=True)
-    shape = caps.fragments[0]
+    assert not products(architecture_named("gfx1030")) and not GFX1100.fragments
+    caps = caps_of(architecture_named("gfx1100"), fragments=products(architecture_named("gfx1100")))
+    shape, bytes_ = caps.fragments[0], FragmentShape(16, 16, 16, DType.I8, I32)
     b = KernelBuilder("beside", 32)
     words, y = b.buffer("words", U32, READ), b.buffer("y", F32, WRITE)
     tile = b.shared("tile", U32, 16 * 8 + 3)
@@ -211,19 +212,25 @@ def test_fragments_are_those_of_the_architecture_in_shared_memory() -> None:
     y[0] = b.cast(words[0], F32)
     text = after_prelude(emit(b.finish(), caps), caps)
     # Wherever it begins, all of it lies in the array.
-    assert re.search(r"poot_load_lines<8>\(s0 \+ poot_near\(v\d+, 3u\)\)", text)
-    assert "poot_load_across<8>(s0 + 3)" in text
+    assert re.search(r"poot_load_lines_halves<16, 8>\(s0 \+ poot_near\(v\d+, 3u\)\)", text)
+    assert "poot_load_across_halves<16, 8>(s0 + 3)" in text
     with pytest.raises(Unsupported, match="fragment_load in kernel beside: this device lacks fragments"):
         emit(b.finish(), GFX1100)
     for other, message in (
         (lambda b: b.buffer("w", U32, READ).load_fragment(0, shape.a, 8), "has fragments of shared memory alone"),
         (lambda b: b.shared("t", U32, 100).load_fragment(0, shape.a, 8), "128 words of a smaller array"),
-        (lambda b: b.fragment_zero(FragmentShape(16, 16, 16, DType.I8, I32).sum), "has no fragment i32_sum_16x16"),
+        (lambda b: b.fragment_zero(FragmentShape(8, 8, 16, DType.I8, I32).sum), "has no fragment i32_sum_8x8"),
     ):
         b = KernelBuilder("other", 32)
         other(b)
         with pytest.raises(Unsupported, match=message):
             emit(b.finish(), caps)
+    # One whose known answer was wrong is as good as none.
+    b = KernelBuilder("whole", 32)
+    b.fragment_zero(bytes_.sum)
+    emit(b.finish(), caps)
+    with pytest.raises(Unsupported, match="has no fragment i32_sum_16x16"):
+        emit(b.finish(), replace(caps, fragments=caps.fragments[:2]))
 
 
 def test_an_agents_name_is_an_architecture() -> None:

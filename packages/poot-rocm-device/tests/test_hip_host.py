@@ -15,14 +15,15 @@ from numpy.typing import NDArray
 from poot_eval.conformance.sample_kernels import scaled_sum, sweep, tile_max
 from poot_eval.hip_host.library import HostKernel, Outcome, build, entry_of, host_clang
 from poot_eval.kernel_ir import run_kernel
+from poot_executor.compile.target import Caps
 from poot_executor.dtype import DType
 from poot_executor.errors import KernelError, Unsupported
 from poot_executor.kernel.builder import KernelBuilder
 from poot_executor.kernel.fused_routines import ERRORS
 from poot_executor.kernel.ir import Access, Block, Kernel, KType, Op, Param, Val
 from poot_executor.known_fragments import fragment_case
-from poot_rocm_device.architecture import Architecture, architecture_named
-from poot_rocm_device.caps import caps_of
+from poot_rocm_device.architecture import ARCHITECTURES, Architecture, architecture_named
+from poot_rocm_device.caps import caps_of, products
 from poot_rocm_device.emit import emit
 from poot_rocm_device.kernarg import Kernarg
 
@@ -40,9 +41,9 @@ def run(architecture: Architecture, tmp_path: Path) -> Run:
     """`run(kernel, arrays, groups)`: how the grid ended, the arrays afterwards, and the fault word."""
 
     def ran(
-        kernel: Kernel, arrays: Sequence[NDArray[Any]], groups: int = 1, *, fragments: bool = False
+        kernel: Kernel, arrays: Sequence[NDArray[Any]], groups: int = 1, *, caps: Caps | None = None
     ) -> tuple[Outcome, list[NDArray[Any]], int]:
-        text = emit(kernel, caps_of(architecture, fragments=fragments))
+        text = emit(kernel, caps or caps_of(architecture))
         try:
             library = HostKernel(build(text, entry_of(text), tmp_path))
         except Unsupported as error:
@@ -140,14 +141,15 @@ def test_sums_of_floats_are_taken_in_pairs(run: Run, rng: np.random.Generator, a
 
 
 def test_products_of_matrices_are_right(run: Run, architecture: Architecture) -> None:
-    """What a device is asked when it opens: factors in lines of both kinds, sums scaled and stored."""
-    shapes = caps_of(architecture, fragments=True).fragments
-    assert len(shapes) == 2
-    for shape in shapes:
-        case = fragment_case(shape, architecture.wave)
+    """What a device is asked when it opens, of every product in waves of that width: factors in lines of both kinds,
+    sums scaled and stored."""
+    having = {shape: other for other in ARCHITECTURES if other.wave == architecture.wave for shape in products(other)}
+    assert len(having) == (4 if architecture.wave == 64 else 3)
+    for shape, other in having.items():
+        case, caps = fragment_case(shape, other.wave), caps_of(other, fragments=products(other))
         answer = np.zeros(case.given.size * case.per_thread, np.uint32)
         groups = case.given.size // case.kernel.group_size
-        outcome, (given, got), _ = run(case.kernel, [case.given, answer], groups, fragments=True)
+        outcome, (given, got), _ = run(case.kernel, [case.given, answer], groups, caps=caps)
         assert outcome is Outcome.DONE and case.wrong(given, got) is None
 
 

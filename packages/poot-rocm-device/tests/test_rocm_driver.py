@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import re
 import struct
 import subprocess
 import sys
@@ -207,19 +208,20 @@ def test_a_gpu_that_gives_a_wrong_answer_is_refused(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize(("wrong", "lost"), [("x16", False), ("x16", True), ("i8_to", False), ("i8_to", True)])
 def test_matrix_fragments_that_are_wrong_are_switched_off(
     fake: FakeRuntime,
     over: Callable[[FakeRuntime], None],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     kernels: Any,
+    wrong: str,
     lost: bool,
 ) -> None:
-    """By one bit of one product, or because the GPU has no such instruction: the device opens without."""
+    """By one bit of one product, or because the GPU has no such instruction: the device opens without that one."""
 
     def execute(launch: Launch) -> int:
-        if "fragment" in launch.entry or "x16" in launch.entry:
+        if wrong in launch.entry:
             if lost:
                 return Status.ILLEGAL_INSTRUCTION
             status = kernels.execute(launch)
@@ -233,10 +235,13 @@ def test_matrix_fragments_that_are_wrong_are_switched_off(
     over(fake)
     with RocmDriver().open("", DeviceSettings()) as device:
         caps = device.target.caps
-        assert not caps.fragments and FRAGMENTS not in caps.features
-    (record,) = caplog.records
-    assert record.getMessage().startswith("rocm: matrix fragments are switched off")
-    assert ("illegal instruction" if lost else "are wrong") in record.getMessage()
+        left = [] if wrong == "x16" else ["16x16x16 f16 to f32", "16x16x16 bf16 to f32"]
+        assert [str(shape) for shape in caps.fragments] == left
+        assert (FRAGMENTS in caps.features) is bool(left)
+    assert len(caplog.records) == 3 - len(left)
+    for record in caplog.records:
+        assert re.match(r"rocm: matrix fragments 16x16x16 \w+ to \w+ are switched off", record.getMessage())
+        assert ("illegal instruction" if lost else "are wrong") in record.getMessage()
 
 
 @pytest.mark.slow

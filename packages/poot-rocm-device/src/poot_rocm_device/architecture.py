@@ -15,7 +15,7 @@ class Architecture:
     `wave` lanes run as one. `mach` is the architecture's number in a code object's header (EF_AMDGPU_MACH, "User Guide
     for AMDGPU Backend" of LLVM). `units` are the compute units of a large GPU of this kind, or of one of its dies where
     each is a device of its own. `mixed_dot` says that the dot product of bytes takes the sign of each operand, `matrix`
-    which instructions multiply matrices (`fragment_text`); None: none.
+    whose instructions multiply matrices (`fragment_text.FAMILIES`); None: none.
     """
 
     name: str
@@ -27,12 +27,12 @@ class Architecture:
 
 
 ARCHITECTURES = (
-    Architecture("gfx90a", 64, 0x3F, 104, mixed_dot=False, matrix="mfma"),
-    Architecture("gfx942", 64, 0x4C, 304, mixed_dot=False, matrix="mfma"),
+    Architecture("gfx90a", 64, 0x3F, 104, mixed_dot=False, matrix="cdna2"),
+    Architecture("gfx942", 64, 0x4C, 304, mixed_dot=False, matrix="cdna3"),
     Architecture("gfx1030", 32, 0x36, 80, mixed_dot=False),
-    Architecture("gfx1100", 32, 0x41, 96, mixed_dot=True, matrix="wmma"),
-    Architecture("gfx1151", 32, 0x4A, 40, mixed_dot=True, matrix="wmma"),
-    Architecture("gfx1201", 32, 0x4E, 64, mixed_dot=True, matrix="wmma12"),
+    Architecture("gfx1100", 32, 0x41, 96, mixed_dot=True, matrix="rdna3"),
+    Architecture("gfx1151", 32, 0x4A, 40, mixed_dot=True, matrix="rdna3"),
+    Architecture("gfx1201", 32, 0x4E, 64, mixed_dot=True, matrix="rdna4"),
 )
 """Instinct MI200 and MI300, Radeon RX 6000, RX 7000, the GPU of Ryzen AI Max, RX 9000."""
 

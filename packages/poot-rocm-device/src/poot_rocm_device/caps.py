@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from poot_executor.compile.target import Caps
-from poot_executor.dtype import DType
 from poot_executor.kernel.fragments import FEATURE, FragmentShape
 from poot_executor.kernel.fused_routines import ERRORS
 from poot_executor.known_answers import UNBOUNDED_LOOPS
 from poot_rocm_device.architecture import Architecture
+from poot_rocm_device.fragment_text import shapes_of
 
 GROUP_THREADS = 128
 
@@ -21,17 +23,18 @@ MANY_ROWS = 9
 weight once as well."""
 
 
-FRAGMENTS = tuple(FragmentShape(16, 16, 16, half, DType.F32) for half in (DType.F16, DType.BF16))
-"""Products of every generation that has any. No bound of their roundings is documented."""
+def products(architecture: Architecture) -> tuple[FragmentShape, ...]:
+    """The products of matrices that an architecture has instructions for. No bound of their roundings is documented."""
+    return () if architecture.matrix is None else shapes_of(architecture.matrix)
 
 
-def caps_of(architecture: Architecture, *, fragments: bool = False) -> Caps:
+def caps_of(architecture: Architecture, *, fragments: Sequence[FragmentShape] = ()) -> Caps:
     """The caps of a device of an architecture.
 
-    With `fragments` it has those of matrices as well, where the architecture has such instructions: a device takes them
-    once their known answers were right, since how lanes hold a matrix was read and never seen.
+    `fragments` are those of its `products` that the device has: it takes them once their known answers were right,
+    since how lanes hold a matrix was read and never seen.
     """
-    shapes = FRAGMENTS if fragments and architecture.matrix is not None else ()
+    shapes = tuple(fragments)
     return Caps(
         # A kernel's arguments are 4 KB at most; a buffer has 12 bytes of them.
         max_bindings=64,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from poot_executor.dtype import DType
 from poot_executor.errors import Unsupported
 from poot_executor.kernel.fragments import FragmentShape, FragmentType, Use
 from poot_executor.kernel.ir import Op
 from poot_rocm_device.emitter import Emitter
+from poot_rocm_device.fragment_text import factor_kind
 from poot_rocm_device.rules import RULES
 
 
@@ -36,7 +36,7 @@ def _address(e: Emitter, op: Op, type: FragmentType) -> str:
 @RULES.rule("fragment_zero")
 def _zero(e: Emitter, op: Op) -> None:
     _known(e, op, op.result.type)
-    e.define(op, ["poot_zero()"])
+    e.define(op, [f"poot_zero_{op.result.dtype}()"])
 
 
 @RULES.rule("fragment_load")
@@ -44,18 +44,19 @@ def _load(e: Emitter, op: Op) -> None:
     type = _known(e, op, op.result.type)
     address, stride, rows = _address(e, op, type), op.attrs["stride"], op.attrs["major"] == "row"
     if type.use is Use.SUM:
-        e.define(op, [f"poot_load_sum<{stride}, {str(rows).lower()}>({address})"])
+        e.define(op, [f"poot_load_sum_{type.dtype}<{stride}, {str(rows).lower()}>({address})"])
         return
     # A lane's elements of the depth are neighbours in a line of their own, or lie one in each line.
-    along = rows == (type.use is Use.A)
-    e.define(op, [f"poot_load_{'lines' if along else 'across'}<{stride}>({address})"])
+    how = "lines" if rows == (type.use is Use.A) else "across"
+    depth = type.columns if type.use is Use.A else type.rows
+    e.define(op, [f"poot_load_{how}_{factor_kind(type)}<{depth}, {stride}>({address})"])
 
 
 @RULES.rule("fragment_store")
 def _store(e: Emitter, op: Op) -> None:
     type = _known(e, op, op.operands[1].type)
     address, rows = _address(e, op, type), str(op.attrs["major"] == "row").lower()
-    e.line(f"poot_store_sum<{op.attrs['stride']}, {rows}>({address}, {e.scalar(op.operands[1])});")
+    e.line(f"poot_store_sum_{type.dtype}<{op.attrs['stride']}, {rows}>({address}, {e.scalar(op.operands[1])});")
 
 
 @RULES.rule("fragment_mma")
@@ -64,11 +65,10 @@ def _mma(e: Emitter, op: Op) -> None:
     shape = FragmentShape(a.rows, b.columns, a.columns, a.dtype, c.dtype)
     if shape not in e.caps.fragments:
         raise Unsupported(f"rocm: {op.kind} in kernel {e.kernel.name}", f"this device has no product {shape}")
-    half = {DType.F16: "f16", DType.BF16: "bf16"}[a.dtype]
-    e.define(op, [f"poot_mma_{half}({', '.join(e.scalar(value) for value in op.operands)})"])
+    e.define(op, [f"poot_mma_{a.dtype}({', '.join(e.scalar(value) for value in op.operands)})"])
 
 
 @RULES.rule("fragment_fma")
 def _fma(e: Emitter, op: Op) -> None:
     _known(e, op, op.result.type)
-    e.define(op, [f"poot_fma({', '.join(e.scalar(value) for value in op.operands)})"])
+    e.define(op, [f"poot_fma_{op.result.dtype}({', '.join(e.scalar(value) for value in op.operands)})"])

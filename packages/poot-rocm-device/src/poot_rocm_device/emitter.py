@@ -18,12 +18,13 @@ from contextlib import contextmanager
 
 from poot_executor.compile.target import Caps
 from poot_executor.errors import Unsupported
-from poot_executor.kernel.fragments import FragmentType, Use
+from poot_executor.kernel.fragments import FragmentType
 from poot_executor.kernel.ir import KERNEL_OPS, Access, Block, Kernel, KType, Op, Val
 from poot_executor.kernel.passes.ranges import Range, Ranges
 from poot_executor.kernel.rules import Rules
 from poot_executor.kernel.uniform import Uniformity
 from poot_rocm_device.architecture import architecture_of
+from poot_rocm_device.fragment_text import fragment_name
 
 Lanes = tuple[str, ...]
 """A value's operands: an expression for each lane."""
@@ -43,7 +44,7 @@ TOGETHER = frozenset(
 def lane_types(type: KType) -> tuple[str, ...]:
     """The C types of a value's expressions: one for each lane, or one for a fragment, which no lane has alone."""
     if isinstance(type, FragmentType):
-        return ("poot_sum" if type.use is Use.SUM else "poot_factor",)
+        return (fragment_name(type),)
     return (str(type.dtype),) * type.width
 
 

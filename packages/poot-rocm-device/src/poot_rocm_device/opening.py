@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from poot_executor.cache import CompileCache, source_digest
 from poot_executor.compile.target import Target
 from poot_executor.errors import DeviceNotFound, Unsupported
+from poot_executor.kernel.fragments import FragmentShape
 from poot_executor.settings import DeviceSettings
 from poot_rocm_device.agents import Gpu, pools
 from poot_rocm_device.architecture import Architecture, architecture_named
@@ -29,9 +32,9 @@ def open_gpu(
     settings: DeviceSettings,
     *,
     packets: int = RING_PACKETS,
-    fragments: bool = False,
+    fragments: Sequence[FragmentShape] = (),
 ) -> RocmDevice:
-    """A device on a GPU whose kernels a compiler makes, with the matrix fragments of its architecture or without.
+    """A device on a GPU whose kernels a compiler makes, with those of its architecture's matrix fragments.
 
     Raises DeviceNotFound.
     """

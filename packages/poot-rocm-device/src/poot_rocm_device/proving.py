@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 
 from poot_executor.errors import DeviceError, DeviceNotFound, Unsupported
+from poot_executor.kernel.fragments import FragmentShape
 from poot_executor.known_answers import SUBGROUP, Case, answer_of, cases, subgroup_width
 from poot_executor.known_arithmetic import arithmetic_cases
 from poot_executor.known_fragments import fragment_case
 from poot_executor.settings import DeviceSettings
 from poot_rocm_device.agents import Gpu
+from poot_rocm_device.caps import products
 from poot_rocm_device.device import Compiler, RocmDevice
 from poot_rocm_device.opening import known_architecture, open_gpu
 from poot_rocm_device.runtime import Runtime
@@ -18,18 +20,21 @@ logger = logging.getLogger(__name__)
 
 
 def open_proved(runtime: Runtime, gpu: Gpu, compiler: Compiler, settings: DeviceSettings) -> RocmDevice:
-    """A device that gave the known answers of all that its caps state, matrix fragments among it where they were right.
+    """A device that gave the known answers of all that its caps state, each matrix fragment that was right among it.
 
     Raises DeviceNotFound, naming the first wrong answer.
     """
-    if known_architecture(gpu).matrix is not None:
-        device = _right(open_gpu(runtime, gpu, compiler, settings, fragments=True))
-        reason = _wrong_fragments(device)
-        if reason is None:
+    shapes = list(products(known_architecture(gpu)))
+    while True:
+        device = _right(open_gpu(runtime, gpu, compiler, settings, fragments=shapes))
+        wrong = _wrong_fragment(device)
+        if wrong is None:
             return device
+        # The next one is asked of a new device: this one may be lost.
         device.close()
-        logger.warning("rocm: matrix fragments are switched off: %s", reason)
-    return _right(open_gpu(runtime, gpu, compiler, settings))
+        shape, reason = wrong
+        logger.warning("rocm: matrix fragments %s are switched off: %s", shape, reason)
+        shapes.remove(shape)
 
 
 def _right(device: RocmDevice) -> RocmDevice:
@@ -47,11 +52,14 @@ def _right(device: RocmDevice) -> RocmDevice:
     return device
 
 
-def _wrong_fragments(device: RocmDevice) -> str | None:
-    """What is wrong with the first matrix product that is; None where none is."""
+def _wrong_fragment(device: RocmDevice) -> tuple[FragmentShape, str] | None:
+    """The first matrix product that is wrong, and what is wrong with it; None where none is."""
     caps = device.target.caps
-    reasons = (wrong_answer(device, fragment_case(shape, caps.subgroup_width or 1)) for shape in caps.fragments)
-    return next((reason for reason in reasons if reason is not None), None)
+    for shape in caps.fragments:
+        reason = wrong_answer(device, fragment_case(shape, caps.subgroup_width or 1))
+        if reason is not None:
+            return shape, reason
+    return None
 
 
 def wrong_answer(device: RocmDevice, case: Case) -> str | None:

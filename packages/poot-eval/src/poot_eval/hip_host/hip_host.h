@@ -297,20 +297,59 @@ POOT_INLINE int poot_dot4(unsigned a, unsigned b, int c) {
 
 /* Matrix fragments are a wave's: here its first lane has all of them, and the others have nothing. What a fragment is
 loaded from was written before a barrier, and so it does not matter when that lane comes by. */
-struct poot_factor {
+struct poot_halves {
     unsigned words[16 * 8];
 };
-struct poot_sum {
+struct poot_bytes {
+    unsigned words[16 * 8];
+};
+struct poot_sum_f32 {
     float values[16 * 16];
+};
+struct poot_sum_i32 {
+    int values[16 * 16];
 };
 namespace poot_host {
 static inline bool leads() { return here % POOT_WAVE == 0; }
-template <bool brain> static inline double half(const poot_factor &factor, int line, int place) {
+/* A factor's lines have room for the deepest one; of another's the rest is 0. */
+template <class Factor, int per, int depth, int stride> static Factor lines(const unsigned *at) {
+    Factor found = {};
+    if (leads())
+        for (int line = 0; line < 16; ++line) memcpy(found.words + line * 8, at + line * stride, 4 * depth / per);
+    return found;
+}
+template <class Factor, int per, int depth, int stride> static Factor across(const unsigned *at) {
+    constexpr unsigned bits = 32 / per, mask = (1u << bits) - 1;
+    Factor found = {};
+    if (leads())
+        for (int line = 0; line < 16; ++line)
+            for (int k = 0; k < depth; ++k) {
+                const unsigned element = at[k * stride + line / per] >> bits * (line % per) & mask;
+                found.words[line * 8 + k / per] |= element << bits * (k % per);
+            }
+    return found;
+}
+template <class Sum, int stride, bool rows, class T> static Sum load(const T *at) {
+    Sum found = {};
+    if (leads())
+        for (int place = 0; place < 256; ++place)
+            found.values[place] = at[rows ? place / 16 * stride + place % 16 : place % 16 * stride + place / 16];
+    return found;
+}
+template <int stride, bool rows, class Sum, class T> static void store(T *at, const Sum &value) {
+    if (leads())
+        for (int place = 0; place < 256; ++place)
+            at[rows ? place / 16 * stride + place % 16 : place % 16 * stride + place / 16] = value.values[place];
+}
+template <bool brain> static inline double half(const poot_halves &factor, int line, int place) {
     const unsigned bits = factor.words[line * 8 + place / 2] >> 16 * (place % 2) & 0xffffu;
     return brain ? (double)poot_bits<float>(bits << 16) : (double)poot_bits<_Float16>((unsigned short)bits);
 }
+static inline int byte(const poot_bytes &factor, int line, int place) {
+    return (signed char)(factor.words[line * 8 + place / 4] >> 8 * (place % 4));
+}
 /* Summed widely and rounded once, as the interpreter of kernel IR does. */
-template <bool brain> static poot_sum product(const poot_factor &a, const poot_factor &b, poot_sum c) {
+template <bool brain> static poot_sum_f32 product(const poot_halves &a, const poot_halves &b, poot_sum_f32 c) {
     if (leads())
         for (int row = 0; row < 16; ++row)
             for (int column = 0; column < 16; ++column) {
@@ -321,44 +360,45 @@ template <bool brain> static poot_sum product(const poot_factor &a, const poot_f
     return c;
 }
 }  // namespace poot_host
-POOT_INLINE poot_sum poot_zero() { return {}; }
-template <int stride> static poot_factor poot_load_lines(const unsigned *at) {
-    poot_factor found = {};
-    if (poot_host::leads())
-        for (int line = 0; line < 16; ++line) memcpy(found.words + line * 8, at + line * stride, 32);
-    return found;
-}
-template <int stride> static poot_factor poot_load_across(const unsigned *at) {
-    poot_factor found = {};
-    if (poot_host::leads())
-        for (int line = 0; line < 16; ++line)
-            for (int k = 0; k < 16; ++k) {
-                const unsigned bits = at[k * stride + line / 2] >> 16 * (line % 2) & 0xffffu;
-                found.words[line * 8 + k / 2] |= bits << 16 * (k % 2);
-            }
-    return found;
-}
-template <int stride, bool rows> static poot_sum poot_load_sum(const float *at) {
-    poot_sum found = {};
-    if (poot_host::leads())
-        for (int place = 0; place < 256; ++place)
-            found.values[place] = at[rows ? place / 16 * stride + place % 16 : place % 16 * stride + place / 16];
-    return found;
-}
-template <int stride, bool rows> static void poot_store_sum(float *at, const poot_sum &value) {
-    if (poot_host::leads())
-        for (int place = 0; place < 256; ++place)
-            at[rows ? place / 16 * stride + place % 16 : place % 16 * stride + place / 16] = value.values[place];
-}
-POOT_INLINE poot_sum poot_mma_f16(const poot_factor &a, const poot_factor &b, const poot_sum &c) {
+#define POOT_FACTOR(kind, per) \
+    template <int depth, int stride> static poot_##kind poot_load_lines_##kind(const unsigned *at) { \
+        return poot_host::lines<poot_##kind, per, depth, stride>(at); \
+    } \
+    template <int depth, int stride> static poot_##kind poot_load_across_##kind(const unsigned *at) { \
+        return poot_host::across<poot_##kind, per, depth, stride>(at); \
+    }
+POOT_FACTOR(halves, 2)
+POOT_FACTOR(bytes, 4)
+#define POOT_SUM(name, type) \
+    POOT_INLINE poot_sum_##name poot_zero_##name() { return {}; } \
+    template <int stride, bool rows> static poot_sum_##name poot_load_sum_##name(const type *at) { \
+        return poot_host::load<poot_sum_##name, stride, rows>(at); \
+    } \
+    template <int stride, bool rows> static void poot_store_sum_##name(type *at, const poot_sum_##name &value) { \
+        poot_host::store<stride, rows>(at, value); \
+    }
+POOT_SUM(f32, float)
+POOT_SUM(i32, int)
+POOT_INLINE poot_sum_f32 poot_mma_f16(const poot_halves &a, const poot_halves &b, const poot_sum_f32 &c) {
     return poot_host::product<false>(a, b, c);
 }
-POOT_INLINE poot_sum poot_mma_bf16(const poot_factor &a, const poot_factor &b, const poot_sum &c) {
+POOT_INLINE poot_sum_f32 poot_mma_bf16(const poot_halves &a, const poot_halves &b, const poot_sum_f32 &c) {
     return poot_host::product<true>(a, b, c);
 }
-POOT_INLINE poot_sum poot_fma(const poot_sum &a, const poot_sum &b, poot_sum c) {
+POOT_INLINE poot_sum_i32 poot_mma_i8(const poot_bytes &a, const poot_bytes &b, poot_sum_i32 c) {
+    if (poot_host::leads())
+        for (int place = 0; place < 256; ++place)
+            for (int k = 0; k < 32; ++k)
+                c.values[place] += poot_host::byte(a, place / 16, k) * poot_host::byte(b, place % 16, k);
+    return c;
+}
+POOT_INLINE poot_sum_f32 poot_fma_f32(const poot_sum_f32 &a, const poot_sum_f32 &b, poot_sum_f32 c) {
     for (int place = 0; place < 256; ++place)
         c.values[place] = __builtin_fmaf(a.values[place], b.values[place], c.values[place]);
+    return c;
+}
+POOT_INLINE poot_sum_i32 poot_fma_i32(const poot_sum_i32 &a, const poot_sum_i32 &b, poot_sum_i32 c) {
+    for (int place = 0; place < 256; ++place) c.values[place] += a.values[place] * b.values[place];
     return c;
 }
 
