@@ -63,6 +63,17 @@ def test_several_weights_of_one_input(g, run):
     assert dispatch.schedule["weights"] == [1, 1, 1]
 
 
+@pytest.mark.parametrize("activations", [BF16, F32], ids=str)
+def test_what_is_not_stored_as_halves_is_stored_first(g, run, activations):
+    """Computed and rounded, or stored as f32, which is three halves."""
+    x = g.floats(18, 128)
+    g.output(f.linear(x + 1.0, g.weight(FORMATS["bf16"], 64, 128), FORMATS["bf16"], activations=activations))
+    g.output(f.linear(x, g.weight(FORMATS["bf16"], 40, 128), FORMATS["bf16"], activations=activations))
+    program = run(g, CAPS).program
+    assert [d.schedule["copied"] for d in products(program)] == [False, False]
+    assert [d.kernel.name for d in program.dispatches].count("halves") == 2
+
+
 def test_what_warpgroups_do_not_take(g, compiled):
     x = stored(g, 16, 128)  # so few rows are a step of decoding
     g.output(linear(x, g, 64, 128))
@@ -70,9 +81,9 @@ def test_what_warpgroups_do_not_take(g, compiled):
     y = stored(g, 40, 96)  # no whole chunks
     g.output(linear(y, g, 64, 96))
     g.output(linear(y, g, 64, 96))
-    z = g.floats(40, 128)  # halves that are not stored, thirds, quants
-    g.output(f.linear(z, g.weight(FORMATS["bf16"], 64, 128), FORMATS["bf16"], activations=BF16))
-    g.output(f.linear(z, g.weight(FORMATS["bf16"], 64, 128), FORMATS["bf16"]))
+    z = g.floats(40, 128)  # halves that are not those of the weight, quants
+    g.output(f.linear(z, g.weight(FORMATS["f16"], 64, 128), FORMATS["f16"], activations=BF16))
+    g.output(f.linear(z, g.weight(FORMATS["f16"], 64, 128), FORMATS["f16"]))
     g.output(f.linear(z, g.weight(FORMATS["q4_0"], 64, 128), FORMATS["q4_0"], activations=BF16))
     assert not products(compiled(g, CAPS))
 

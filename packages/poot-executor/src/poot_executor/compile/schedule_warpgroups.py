@@ -87,19 +87,20 @@ class WarpgroupSchedule:
 
 
 def warpgroup_schedule(weights: Weights, count: int, activations: DType, caps: Caps) -> WarpgroupSchedule | None:
-    """The heuristic pick for `count` activation rows that are stored as halves; None where warpgroups do not fit."""
+    """The heuristic pick for `count` activation rows; None where warpgroups do not fit."""
     if FEATURE not in caps.features or caps.subgroup_width != SUBGROUP or count <= STEP_ROWS or caps.pick:
         return None  # What was picked are tunables of other kernels.
     halves = {half_of(layout, activations) for layout, _ in weights}
     dense = all(layout.tile_rows == 1 and not layout.format.is_packed for layout, _ in weights)
-    if not dense or len(halves) != 1 or activations not in halves or any(w.columns % DEPTH for w, _ in weights):
+    half = halves.pop() if len(halves) == 1 else None
+    if half is None or not dense or any(layout.columns % DEPTH for layout, _ in weights):
         return None
     anchors = max(len(s.anchors) for _, s in weights)
     fitting = [
         schedule
         for warpgroups, tokens in TILES
         if anchors * tokens // 2 <= SUMS_MOST and tokens < 2 * count
-        for schedule in _staged(warpgroups, tokens, anchors, activations, [s for _, s in weights])
+        for schedule in _staged(warpgroups, tokens, anchors, half, [s for _, s in weights])
     ]
     full = (s for s in fitting if _groups(s, weights, count) * FILLED >= caps.parallel_groups)
     return next(full, fitting[-1] if fitting else None)

@@ -14,6 +14,7 @@ from poot_executor.compile.lower.draft import Draft, Frame, grid
 from poot_executor.compile.lower.epilogue import Products, store_products
 from poot_executor.compile.lower.projection import declare_reads, layout_of
 from poot_executor.compile.lower.row_map import RowMap
+from poot_executor.compile.lower.stored_halves import parts_of, scratch_halves, store_halves
 from poot_executor.compile.region import Projection, Region, Segment
 from poot_executor.compile.schedule_warpgroups import BEHIND, WarpgroupSchedule, warpgroup_schedule
 from poot_executor.compile.target import Caps
@@ -34,29 +35,35 @@ def lower_warpgroups(scene: Scene, region: Region, caps: Caps) -> list[Draft] | 
     """A projection's dispatches, or None where its weights, activations or shape are not for warpgroups."""
     projection = region.projection
     assert projection is not None
-    if projection.prologue is not None or projection.left not in scene.stored:
+    left = projection.left
+    if projection.prologue is not None:
         return None
     segments = projection.segments
     weights = [(layout_of(scene, s.anchors[0]), s) for s in segments]
     if any(layout_of(scene, a).format is not layout.format for layout, s in weights for a in s.anchors):
         return None
-    schedule = warpgroup_schedule(weights, projection.left.shape[0], projection.left.dtype, caps)
+    schedule = warpgroup_schedule(weights, left.shape[0], left.dtype, caps)
     if schedule is None:
         return None
     hidden = {a.output for s in segments for a in s.anchors} | set(region.roots)
     inner = Scene(scene.graph, scene.stored - hidden, scene.layouts)
-    return [
-        _Template(Frame(inner, caps, region.kind, schedule.threads), projection, schedule, part).emit()
+    copied = left in scene.stored and left.dtype is schedule.half
+    before = [] if copied else [store_halves(scene, left, caps)]
+    products = [
+        _Template(Frame(inner, caps, region.kind, schedule.threads), projection, schedule, part, copied=copied).emit()
         for part in range(len(weights[0][0].parts))
     ]
+    return before + products
 
 
 class _Template:
     """One kernel's pieces, in the order in which they run."""
 
-    def __init__(self, frame: Frame, projection: Projection, schedule: WarpgroupSchedule, part: int) -> None:
+    def __init__(
+        self, frame: Frame, projection: Projection, schedule: WarpgroupSchedule, part: int, *, copied: bool
+    ) -> None:
         self.frame, self.b, self.projection = frame, frame.b, projection
-        self.schedule, self.part = schedule, part
+        self.schedule, self.part, self.copied = schedule, part, copied
         self.count, self.depth = projection.left.shape
         self.weights = [[self._weight(s, k) for k in range(len(s.anchors))] for s in projection.segments]
         self.parts = [layout_of(frame.scene, s.anchors[0]).parts[part] for s in projection.segments]
@@ -70,6 +77,8 @@ class _Template:
     def emit(self) -> Draft:
         frame, b, projection, schedule = self.frame, self.b, self.projection, self.schedule
         declare_reads(frame, projection)
+        left = projection.left
+        self.left = frame.buffers[left][0] if self.copied else scratch_halves(frame, left)
         outs = [frame.write(s.root, separate=True) for s in projection.segments]
         across = [m.groups(part.rows) for m, part in zip(self.maps, self.parts, strict=True)]
         tiles = -(-self.count // schedule.tokens)
@@ -92,6 +101,7 @@ class _Template:
             **schedule.describe(),
             weights=[len(s.anchors) for s in projection.segments],
             prologue=False,
+            copied=self.copied,
             part=self.part,
         )
 
@@ -103,7 +113,7 @@ class _Template:
         zero = b.vector(*(b.const(0.0, DType.F32) for _ in range(4)))
         sums = [[b.var(zero, name="sums") for _ in range(schedule.tokens // COLUMNS)] for _ in self.weights[s]]
         copies = _Copies(self, s, group, first, stages)
-        chunks = self.depth // DEPTH
+        chunks = copies.chunks
         for chunk in range(schedule.ahead):
             if chunk < chunks:
                 copies.begin(b.const(chunk, DType.I32))
@@ -167,25 +177,38 @@ class _Copies:
         self._apart = schedule.threads // VECTORS
         # Lines that are multiples of eight apart are swizzled alike.
         self._place = swizzled(line, vector)
-        self._sources: list[tuple[BufferRef, Handle, int]] = []
+        self._weights: list[tuple[BufferRef, Handle, int]] = []
+        self._tokens: list[tuple[BufferRef, Handle, int]] = []
         words, part = template.depth // 2, template.parts[s]
+        # An f32 is three halves: their products are summed one after the other, the small ones first.
+        self._parts, self._each = parts_of(template.projection.left), template.depth // DEPTH
+        self._further = template.count * words
         for w, weight in enumerate(template.weights[s]):
             for turn in range(schedule.rows // self._apart):
                 row = _inside(template.maps[s].row(group, line + turn * self._apart), part, schedule)
-                self._sources.append((weight, row * words + vector * VECTOR, w * schedule.rows + turn * self._apart))
-        left = template.frame.buffers[template.projection.left][0]
+                self._weights.append((weight, row * words + vector * VECTOR, w * schedule.rows + turn * self._apart))
         for turn in range(schedule.tokens // self._apart):
             token = first + line + turn * self._apart
             if template.count % schedule.tokens:
                 token = b.min(token, template.count - 1)
             at = schedule.anchors * schedule.rows + turn * self._apart
-            self._sources.append((left, token * words + vector * VECTOR, at))
+            self._tokens.append((template.left, token * words + vector * VECTOR, at))
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of all the depth, for each half of an activation."""
+        return self._parts * self._each
 
     def begin(self, chunk: Handle) -> None:
         """A chunk's copies into its stage."""
         place = chunk % self._schedule.stages * self._schedule.stage_words + self._place
-        for source, word, line in self._sources:
-            self._stages.copy_from(place + line * LINE, source, word + chunk * LINE)
+        inner = further = chunk * LINE
+        if self._parts > 1:
+            inner = chunk % self._each * LINE
+            further = inner + (self._parts - 1 - chunk // self._each) * self._further
+        for sources, offset in ((self._weights, inner), (self._tokens, further)):
+            for source, word, line in sources:
+                self._stages.copy_from(place + line * LINE, source, word + offset)
 
 
 def _inside(row: Handle, part: Part, schedule: WarpgroupSchedule) -> Handle:
