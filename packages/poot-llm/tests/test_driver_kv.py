@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from poot_llm.blocks.step import BLOCK, SLOT_MAP, WRITE_MAP, StepShape
 from poot_llm.driver.block_pool import BlockError, BlockPool
 from poot_llm.driver.contiguous_kv import ContiguousKv
-from poot_llm.driver.kv import Ids, Lease, Placed
+from poot_llm.driver.kv import Ids, Lease, Placed, Placement
 from poot_llm.driver.paged_kv import PagedKv
 from poot_llm.driver.prefix_cache import PrefixCache
 
@@ -170,7 +170,7 @@ def test_slots_of_a_step() -> None:
     kv.give_back(taken(kv, [1]))
     first, second = taken(kv, [1] * 20), taken(kv, [1] * 3)
     shape = StepShape(4, 4, 48, 32, 12)
-    slots = kv.slots(shape, [Placed(first, 2, 14, 4), Placed(second, 0, 0, 3)])
+    slots = kv.slots(shape, Placement.of([Placed(first, 2, 14, 4), Placed(second, 0, 0, 3)]))
     a, b = first.blocks
     np.testing.assert_array_equal(slots[SLOT_MAP], [[second.blocks[0], 0], [0, 0], [a, b], [0, 0]])
     start = second.blocks[0] * BLOCK

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from poot_llm.blocks.step import StepShape
-from poot_llm.driver.kv import Ids, KvLayout, KvUse, Lease, Placed, SlotMaps
+from poot_llm.driver.kv import Ids, KvLayout, KvUse, Lease, Placement, SlotMaps
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ class ContiguousKv(KvLayout):
         for row in self._rows:
             row.ids = []
 
-    def slots(self, shape: StepShape, placed: Sequence[Placed]) -> SlotMaps:
+    def slots(self, shape: StepShape, placed: Placement) -> SlotMaps:
         """See `KvLayout`."""
         return {}
 

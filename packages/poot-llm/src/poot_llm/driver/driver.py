@@ -7,7 +7,7 @@ from collections.abc import Sequence as Items
 from types import MappingProxyType
 from typing import Self
 
-from poot_executor.errors import BindError, Poisoned, RequestError, Unsupported
+from poot_executor.errors import BindError, Poisoned, PootError, RequestError, Unsupported
 from poot_executor.executor import Executor
 from poot_llm.driver.decoding import Decoding, DecodingPlan
 from poot_llm.driver.encoding import Encoding
@@ -169,6 +169,15 @@ class Driver(DriverFacts, WholeTexts):
         """
         self._require_open()
         return self._decoding.sequences.commit(sequence, token)
+
+    def commit_given(self, results: Items[StepResult]) -> list[tuple[tuple[int, ...], PootError | None]]:
+        """Commit what a step gave: of each result the tokens up to the one that ends the answer, with the failure that
+        the result has, or that of a guide which refused the next token. The reason of an end is the sequence's.
+
+        Raises BindError for a result of a sequence that was finished or released meanwhile.
+        """
+        self._require_open()
+        return self._decoding.sequences.commit_given(results)
 
     def finish(self, sequence: Sequence, reason: FinishReason) -> None:
         """End a sequence from outside: a stop string was found, say. It keeps its room."""

@@ -26,7 +26,7 @@ class Lease:
 
     `room` positions can be held as it is. `table` i32[blocks of a row] is the row of SLOT_MAP; the first `len(chain)`
     blocks are indexed by content. `shared` positions from the start may be indexed: those behind depend on more than
-    their ids.
+    their ids. The layout has to hear of what is computed once that is `due` positions.
     """
 
     row: int
@@ -34,6 +34,7 @@ class Lease:
     identity: Hashable
     shared: int
     room: int = 0
+    due: int = 0
     source: int | None = None
     blocks: list[int] = field(default_factory=list)
     table: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
@@ -48,6 +49,30 @@ class Placed:
     row: int
     start: int
     count: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placement:
+    """All sequences of a step, as arrays i64[sequences] of what `Placed` says of each; `held` are the leases' rows."""
+
+    rows: NDArray[np.int64]
+    held: NDArray[np.int64]
+    start: NDArray[np.int64]
+    count: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, placed: Iterable[Placed]) -> Placement:
+        """Of each in their order."""
+        items = list(placed)
+        columns = (
+            [item.row for item in items], [item.lease.row for item in items], [item.start for item in items],
+            [item.count for item in items],
+        )  # fmt: skip
+        return cls(*np.array(columns, np.int64))
+
+    def following(self) -> Placement:
+        """The same sequences one step on, each with the position after those of this step."""
+        return Placement(self.rows, self.held, self.start + self.count, np.ones_like(self.count))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +113,7 @@ class KvLayout(ABC):
 
     @abstractmethod
     def computed(self, lease: Lease, ids: Ids, count: int) -> None:
-        """A step that succeeded has computed the first `count` ids."""
+        """A step that succeeded has computed the first `count` ids. Below `lease.due` of them it may be left out."""
 
     @abstractmethod
     def give_back(self, lease: Lease) -> None:
@@ -99,7 +124,7 @@ class KvLayout(ABC):
         """The states were reset: nothing is known any more. Open leases keep their rows and blocks."""
 
     @abstractmethod
-    def slots(self, shape: StepShape, placed: Sequence[Placed]) -> SlotMaps:
+    def slots(self, shape: StepShape, placed: Placement) -> SlotMaps:
         """The slots of a step beside those that every layout has."""
 
     @abstractmethod

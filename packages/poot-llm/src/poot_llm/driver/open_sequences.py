@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable
 from collections.abc import Sequence as Items
 
-from poot_executor.errors import BindError
+from poot_executor.errors import BindError, PootError, RequestError
 from poot_llm.driver.kv import KvLayout
 from poot_llm.driver.row_copies import RowCopies
-from poot_llm.driver.sequence import FinishReason, Sequence
+from poot_llm.driver.sequence import FinishReason, Sequence, StepResult
 
 
 class OpenSequences:
@@ -54,7 +54,8 @@ class OpenSequences:
         if not sequences or (len(sequences) > 1 and len(set(sequences)) != len(sequences)):
             raise BindError("a step takes sequences, at least one and each once")
         for sequence in sequences:
-            self._require(sequence)
+            if sequence not in self._open or sequence.finish_reason is not None:
+                self._require(sequence)
 
     def _require(self, sequence: Sequence) -> None:
         if sequence not in self._open:
@@ -69,12 +70,27 @@ class OpenSequences:
             raise BindError(f"{sequence.pending} ids are pending: step until a token is given")
         if not 0 <= token < self._vocabulary:
             raise BindError(f"token {token} is none: ids are 0 to {self._vocabulary - 1}")
-        sequence.accept(token)
-        if token in sequence.stop_ids:
-            sequence.finish_reason = FinishReason.STOP
-        elif len(sequence.tokens) >= sequence.limit:
-            sequence.finish_reason = FinishReason.LENGTH
-        return sequence.finish_reason
+        return sequence.accept(token)
+
+    def commit_given(self, results: Items[StepResult]) -> list[tuple[tuple[int, ...], PootError | None]]:
+        """See `Driver.commit_given`."""
+        committed: list[tuple[tuple[int, ...], PootError | None]] = []
+        for sequence, first, failed, more, _ in results:
+            given: tuple[int, ...] = ()
+            failure = failed
+            if first is not None:
+                self._require(sequence)
+                given, count = (first, *more), 0
+                try:
+                    for count, token in enumerate(given, 1):
+                        if sequence.accept(token) is not None:
+                            given = given[:count]
+                            break
+                except RequestError as error:
+                    given, failure = given[: count - 1], error
+                    sequence.finish_reason = FinishReason.ERROR
+            committed.append((given, failure))
+        return committed
 
     def preempt(self, sequence: Sequence) -> None:
         """See `Driver.preempt`."""

@@ -40,18 +40,18 @@ class Outcomes:
             for s in members:
                 results[s] = self._checked(run, s, tokens, wrong, logprobs, kept)
             return
-        kv = self._kv
+        placed, more = run.members, ()
         for s in members:
-            member = run.members[s]
+            member, lease = placed[s], s.lease
             row, end = member.row, member.start + member.count
             if kept:
                 s.cached = end
             if wrong[row] or end < s.length:
                 results[s] = self._unfinished(s, member, bool(wrong[row]), kept)
                 continue
-            if kept and s.lease is not None:
-                kv.computed(s.lease, s.ids, end)
-            token, more = tokens[row], ()
+            if kept and lease is not None and end >= lease.due:
+                self._kv.computed(lease, s.ids, end)
+            token = tokens[row]
             if alone and s.forcing is not None and self._forcing is not None:
                 more = self._forcing.after(s, token)
             s.drawn = [token, *more]

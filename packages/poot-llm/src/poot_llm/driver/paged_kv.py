@@ -9,8 +9,11 @@ import numpy as np
 
 from poot_llm.blocks.step import BLOCK, NO_PLACE, SLOT_MAP, WRITE_MAP, StepShape
 from poot_llm.driver.block_pool import BlockPool
-from poot_llm.driver.kv import Ids, KvLayout, KvUse, Lease, Placed, SlotMaps
+from poot_llm.driver.kv import Ids, KvLayout, KvUse, Lease, Placement, SlotMaps
 from poot_llm.driver.prefix_cache import PrefixCache
+
+NEVER = 1 << 62
+"""The positions after which a lease is due that is not indexed any further."""
 
 
 def blocks_for(positions: int) -> int:
@@ -41,11 +44,14 @@ class PagedKv(KvLayout):
             return None
         table = self._tables[self._free_rows[0]]
         lease = Lease(self._free_rows[0], 0, identity, shared, table=table)
-        if self.cache is not None:
+        if self.cache is None:
+            lease.due = NEVER
+        else:
             lease.chain = self.cache.match(identity, ids[: min(shared, len(ids) - 1)])
             lease.blocks = [cached.block for cached in lease.chain]
             table[: len(lease.blocks)] = lease.blocks
             lease.kept = lease.room = len(lease.blocks) * BLOCK
+            lease.due = lease.kept + BLOCK
         if not self.extend(lease, positions):
             if self.cache is not None:
                 self.cache.hits -= lease.kept
@@ -82,14 +88,15 @@ class PagedKv(KvLayout):
         this one's.
         """
         full = min(count, lease.shared) // BLOCK
-        if self.cache is None or full == len(lease.chain):
+        lease.due = (full + 1) * BLOCK if (full + 1) * BLOCK <= lease.shared else NEVER
+        if self.cache is None:
             return
         for place in range(len(lease.chain), full):
             before = lease.chain[-1] if lease.chain else None
             start, own = place * BLOCK, lease.blocks[place]
             cached = self.cache.register(lease.identity, before, tuple(ids(start, start + BLOCK)), own)
             if cached is None:
-                lease.shared = start
+                lease.shared, lease.due = start, NEVER
                 return
             if cached.block != own:
                 self.cache.hold(cached)
@@ -114,24 +121,25 @@ class PagedKv(KvLayout):
     def forget(self, leases: Iterable[Lease]) -> None:
         """Sequences that share a block compute it again, each for itself, and write the same into it."""
         for lease in leases:
-            lease.chain = []
+            lease.chain, lease.due = [], 0
         if self.cache is not None:
             self.cache.clear()
 
-    def slots(self, shape: StepShape, placed: Sequence[Placed]) -> SlotMaps:
+    def slots(self, shape: StepShape, placed: Placement) -> SlotMaps:
         """See `KvLayout`."""
         table = np.zeros((shape.rows, shape.span // BLOCK), np.int32)
         write = np.full((shape.rows, shape.tokens), NO_PLACE, np.int32)
         width = min(table.shape[1], self._row_blocks)
-        rows, held = [item.row for item in placed], [item.lease.row for item in placed]
-        table[rows, :width] = self._tables[held, :width]
-        # All rows' first positions at once: those of a step of one token are all there is.
-        start = np.array([item.start for item in placed])
-        write[rows, 0] = self._tables[held, start // BLOCK] * BLOCK + start % BLOCK
-        if shape.tokens > 1:
-            for item in placed:
-                at = np.arange(item.start, item.start + item.count)
-                write[item.row, : item.count] = item.lease.table[at // BLOCK] * BLOCK + at % BLOCK
+        table[placed.rows, :width] = self._tables[placed.held, :width]
+        if shape.tokens == 1:
+            block, place = np.divmod(placed.start, BLOCK)
+            write[placed.rows, 0] = self._tables[placed.held, block] * BLOCK + place
+        else:
+            offsets = np.arange(shape.tokens)
+            block, place = np.divmod(placed.start[:, None] + offsets, BLOCK)
+            # Beyond a row's count a position may lie beyond its table: nothing is written there.
+            places = self._tables[placed.held[:, None], np.minimum(block, self._row_blocks - 1)] * BLOCK + place
+            write[placed.rows] = np.where(offsets < placed.count[:, None], places, NO_PLACE)
         return {SLOT_MAP: table, WRITE_MAP: write}
 
     def use(self) -> KvUse:

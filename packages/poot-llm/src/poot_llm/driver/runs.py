@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from poot_llm.driver.flights import Flight
-from poot_llm.driver.kv import Placed
+from poot_llm.driver.kv import Placed, Placement
 from poot_llm.driver.options import EntryKey
 from poot_llm.driver.sequence import Sequence
 
@@ -22,11 +22,12 @@ class Member(Placed):
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """A submitted step. `resets` is how often the state had been reset before."""
+    """A submitted step. `placement` is that of its members; `resets` is how often the state had been reset before."""
 
     key: EntryKey
     flight: Flight
     members: dict[Sequence, Member]
+    placement: Placement
     resets: int
 
     def serves(self, sequence: Sequence) -> bool:

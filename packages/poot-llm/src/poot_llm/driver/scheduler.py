@@ -108,15 +108,25 @@ class Scheduler:
 
     def step(self) -> list[Delivery]:
         """Admit what there is room for, advance, commit, deliver. Raises DeviceError where the device cannot go on."""
-        refused = self._admit()
-        requests = {r.sequence: r for r in self._chosen() if r.sequence is not None}
+        deliveries = self._admit()
+        requests = self._chosen()
         if not requests:
-            return refused
-        return refused + [
-            self._deliver(requests[result.sequence], result.given, result.logprobs, result.failure)
-            for result in self.driver.step(list(requests))
-            if result.given or result.failure is not None
-        ]
+            return deliveries
+        results = self.driver.step([r.sequence for r in requests if r.sequence is not None])
+        # A result a sequence, in their order.
+        for request, result, done in zip(requests, results, self.driver.commit_given(results), strict=True):
+            tokens, failure = done
+            sequence, logprobs = result.sequence, result.logprobs
+            reason = sequence.finish_reason
+            if reason is not None:
+                self._running.remove(request)
+                self.driver.release(sequence)
+            elif not tokens:
+                continue
+            if len(logprobs) > len(tokens):
+                logprobs = logprobs[: len(tokens)]
+            deliveries.append(Delivery(request, tokens, logprobs, reason, failure))
+        return deliveries
 
     def _admit(self) -> list[Delivery]:
         """Give room to those that wait, in their order. What the device cannot prepare a step for ends at once."""
@@ -174,28 +184,3 @@ class Scheduler:
         self._waiting.appendleft(request)
         request.preemptions += 1
         self.preemptions += 1
-
-    def _deliver(
-        self,
-        request: Request,
-        given: tuple[int, ...],
-        logprobs: tuple[TokenLogprobs, ...],
-        failure: PootError | None,
-    ) -> Delivery:
-        sequence = request.sequence
-        assert sequence is not None
-        tokens: list[int] = []
-        try:
-            for token in given:
-                reason = self.driver.commit(sequence, token)
-                tokens.append(token)
-                if reason is not None:
-                    break
-        except RequestError as error:
-            failure = error
-            self.driver.finish(sequence, FinishReason.ERROR)
-        reason = sequence.finish_reason
-        if reason is not None:
-            self._running.remove(request)
-            self.driver.release(sequence)
-        return Delivery(request, tuple(tokens), logprobs[: len(tokens)], reason, failure)

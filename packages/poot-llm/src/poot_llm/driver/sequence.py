@@ -124,6 +124,7 @@ class Sequence:
     forcing: ForcingGuide | None = field(init=False)
     length: int = field(init=False)
     timings: Timings = field(default_factory=Timings)
+    _rows: tuple[SamplerRow, SamplerRow] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.suffix = self.params.suffix
@@ -131,6 +132,10 @@ class Sequence:
         forcing = self.params.logprobs is None and isinstance(self.guide, ForcingGuide)
         self.forcing = self.guide if forcing and isinstance(self.guide, ForcingGuide) else None
         self.length = len(self.prompt_ids) + len(self.tokens)
+        if self.guide is None and not self.params.min_tokens:
+            # Every token is chosen by the same: of these rows the slots know that nothing changed.
+            now, ahead = (SamplerRow(self.seed, self.params, self.history, late) for late in (False, True))
+            self._rows = now, ahead
 
     def __len__(self) -> int:
         """Ids of prompt and answer."""
@@ -170,20 +175,27 @@ class Sequence:
             return self.prompt_ids[start:stop]
         return [*self.prompt_ids[start:], *self.tokens[: stop - known]]
 
+    def at(self, place: int) -> int:
+        """The id in one place of prompt and answer."""
+        known = len(self.prompt_ids)
+        return self.prompt_ids[place] if place < known else self.tokens[place - known]
+
     def next_ids(self, count: int) -> Items[int]:
         """Up to `count` ids from the first that is not cached."""
         return self.ids(self.cached, self.cached + count)
 
     def sampler_row(self, ahead: bool = False) -> SamplerRow:
         """What its next token is chosen by; `ahead`: the one after the token that a step under way will give."""
+        if self._rows is not None:
+            return self._rows[ahead]
         params = self.params
         mask = None if self.guide is None else self.guide.mask()
         banned = params.banned(len(self.tokens) + ahead, self.stop_ids) if params.min_tokens else ()
         return SamplerRow(self.seed, params, self.history, ahead, mask, banned)
 
-    def accept(self, token: int) -> None:
-        """Make a token part of the answer. Where it is not the one that was drawn, what was computed after it is not
-        counted any more. Raises what the guide raises, and changes nothing then.
+    def accept(self, token: int) -> FinishReason | None:
+        """Make a token part of the answer; why that ends it, if it does. Where it is not the one that was drawn, what
+        was computed after it is not counted any more. Raises what the guide raises, and changes nothing then.
         """
         if self.guide is not None:
             self.guide.accept(token)
@@ -196,6 +208,11 @@ class Sequence:
         self.length += 1
         if self.history is not None:
             self.history.add(token)
+        if token in self.stop_ids:
+            self.finish_reason = FinishReason.STOP
+        elif len(self.tokens) >= self.limit:
+            self.finish_reason = FinishReason.LENGTH
+        return self.finish_reason
 
     def repeat(self) -> None:
         """Tokens that were given and not committed are computed again, from the last id before them."""

@@ -15,7 +15,7 @@ from poot_llm.driver.forced import Forcing
 from poot_llm.driver.grouping import Grouping, needed_suffix
 from poot_llm.driver.guesses import Guesser
 from poot_llm.driver.inputs import SlotArrays, supplied_slots
-from poot_llm.driver.kv import KvLayout
+from poot_llm.driver.kv import KvLayout, Placement
 from poot_llm.driver.outcomes import Outcomes, fail
 from poot_llm.driver.row_copies import RowCopies
 from poot_llm.driver.runs import Member, Run
@@ -101,7 +101,10 @@ class Stepper:
         for s in sequences:
             ahead, s.ahead = s.ahead, None
             if ahead is not None and ahead.serves(s):
-                runs.setdefault(ahead, []).append(s)
+                if ahead in runs:
+                    runs[ahead].append(s)
+                else:
+                    runs[ahead] = [s]
             else:
                 s.repeat()
                 fresh.append(s)
@@ -110,9 +113,9 @@ class Stepper:
     def _count(self, runs: dict[Run, list[Sequence]], results: dict[Sequence, StepResult], seconds: float) -> None:
         for run, members in runs.items():
             if not run.flight.lost:
-                window = run.key.shape.window
+                window, placed = run.key.shape.window, run.members
                 for s in members:
-                    s.count(len(results[s].given) if window else run.members[s].count, seconds)
+                    s.count(len(results[s].given) if window else placed[s].count, seconds)
             known = seconds if len(runs) == 1 else None
             if self._guesser is not None:
                 self._guesser.took(run.key.shape, known)
@@ -169,20 +172,11 @@ class Stepper:
         # What is guessed, and what a guide allows, depends on the token that is not known yet.
         if self._guesser is not None:
             return None
-        following: dict[Sequence, Member] = {}
-        rows = end = 0
-        for s in members:
-            member, length = run.members[s], s.length
-            if member.start + member.count != length:
-                return None
-            if len(s.tokens) + 1 >= s.limit:
-                continue
-            if s.lease is None or s.guide is not None:
-                return None
-            following[s] = Member(s.lease, member.row, length, 1)
-            rows, end = max(rows, member.row + 1), max(end, length + 1)
+        following = self._going_on(run, members)
         if not following:
             return None
+        rows = max([m.row for m in following.values()]) + 1
+        end = max([m.start for m in following.values()]) + 1
         suffix = needed_suffix(following)
         step = self._grouping.decoding(rows, end, suffix)
         if step is None or step.key.shape.tokens != 1:
@@ -192,21 +186,50 @@ class Stepper:
             least = self._grouping.decoding(packed, end, suffix)
             if least is None or least.key.shape.rows < step.key.shape.rows:
                 return None
-        if not all(self._reaches(s, s.length + 1) for s in following):
-            return None
-        return self._submit(step, following, ahead=True)
+        for s, m in following.items():
+            if m.start >= m.lease.room and not self._kv.extend(m.lease, s.length + 1):
+                return None
+        same = len(following) == len(run.members)
+        return self._submit(step, following, run.placement.following() if same else None, ahead=True)
 
-    def _submit(self, prepared: PreparedStep, members: dict[Sequence, Member], ahead: bool = False) -> Run:
+    @staticmethod
+    def _going_on(run: Run, members: Items[Sequence]) -> dict[Sequence, Member]:
+        """Those whose answer goes on after a step that is under way, each with its part of the next one; none where
+        the next one cannot be submitted yet.
+        """
+        following: dict[Sequence, Member] = {}
+        for s in members:
+            member, length, lease = run.members[s], s.length, s.lease
+            if member.start + member.count != length:
+                return {}
+            if len(s.tokens) + 1 >= s.limit:
+                continue
+            if lease is None or s.guide is not None:
+                return {}
+            following[s] = Member(lease, member.row, length, 1)
+        return following
+
+    def _submit(
+        self,
+        prepared: PreparedStep,
+        members: dict[Sequence, Member],
+        placement: Placement | None = None,
+        ahead: bool = False,
+    ) -> Run:
+        """`placement`: of the members, where it is known already."""
         key = prepared.key
         shape = key.shape
         tokens = np.zeros((shape.rows, shape.tokens), np.int32)
         position = np.zeros(shape.rows, np.int32)
         last = np.full(shape.rows, SPARE, np.int32)
-        placed = list(members.values())
-        rows = [m.row for m in placed]
-        position[rows], last[rows] = [m.start for m in placed], [m.count - 1 for m in placed]
+        if placement is None:
+            placement = Placement.of(members.values())
+        rows = placement.rows
+        position[rows], last[rows] = placement.start, placement.count - 1
         if ahead:
             tokens[rows, 0] = FROM_STATE
+        elif shape.tokens == 1:
+            tokens[rows, 0] = [s.at(m.start) for s, m in members.items()]
         else:
             for s, m in members.items():
                 known = m.count - len(m.guesses)
@@ -214,13 +237,13 @@ class Stepper:
                 if m.guesses:
                     tokens[m.row, known : m.count] = m.guesses
         inputs: SlotArrays = {TOKEN: tokens, POS: position, LAST: last}
-        inputs |= self._kv.slots(shape, placed)
+        inputs |= self._kv.slots(shape, placement)
         inputs |= prepared.sampler.fill(self._drawing(prepared, members, ahead))
         if key.inputs:
             widths = {name: self._widths[name] for name in key.inputs}
             inputs |= supplied_slots(shape, widths, [(m.row, m.start, m.count, s.inputs) for s, m in members.items()])
         resets = self._flights.resets
-        return Run(key, self._flights.submit(prepared.entry, inputs, prepared.lanes), members, resets)
+        return Run(key, self._flights.submit(prepared.entry, inputs, prepared.lanes), members, placement, resets)
 
     @staticmethod
     def _drawing(prepared: PreparedStep, members: dict[Sequence, Member], ahead: bool) -> dict[int, SamplerRow]:
@@ -229,8 +252,9 @@ class Stepper:
         drawing: dict[int, SamplerRow] = {}
         if key.suffix is Suffix.GREEDY:
             return drawing
+        window = key.shape.window
         for s, m in members.items():
-            if key.shape.window:
+            if window:
                 row = s.sampler_row()
                 drawing |= {m.row * key.shape.tokens + place: row for place in range(m.count)}
             elif ahead or m.start + m.count == s.length:

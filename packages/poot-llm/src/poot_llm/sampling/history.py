@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 class History:
     """The distinct ids of a prompt and its answer with their number in the answer, kept as tokens are committed.
 
-    Entries stay where they are, in the order of first occurrence: `ids` and `counts` are i32 arrays of which the first
-    `len` entries count. A token costs constant time.
+    Entries stay where they are, in the order of first occurrence. A token costs constant time.
     """
 
     __slots__ = ("_added", "_counts", "_ids", "_places")
@@ -20,25 +19,25 @@ class History:
     def __init__(self, prompt: Iterable[int], answer: Iterable[int] = ()) -> None:
         self._places: dict[int, int] = {}
         self._added: list[int] = []
-        self._ids = np.empty(16, np.int32)
-        self._counts = np.empty(16, np.int32)
+        self._ids: list[int] = []
+        self._counts: list[int] = []
         for token in prompt:
             self._place(token)
         for token in answer:
             self.add(token)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._ids)
 
     @property
     def ids(self) -> NDArray[np.int32]:
         """i32[len]: each id once."""
-        return self._ids[: len(self)]
+        return np.array(self._ids, np.int32)
 
     @property
     def counts(self) -> NDArray[np.int32]:
         """i32[len]: occurrences in the answer, 0 for an id of the prompt alone."""
-        return self._counts[: len(self)]
+        return np.array(self._counts, np.int32)
 
     def add(self, token: int) -> None:
         """One more token of the answer."""
@@ -51,22 +50,17 @@ class History:
         """Tokens of the answer."""
         return len(self._added)
 
-    def write(self, ids: NDArray[np.int32], counts: NDArray[np.int32], before: int | None) -> None:
-        """Put the entries into the beginning of two arrays: those that changed since there were `before` additions, or
-        all of them.
+    def changed(self, before: int) -> Iterator[tuple[int, int, int]]:
+        """The entries that changed since there were `before` additions: each one's place, id and count, some of them
+        several times.
         """
-        if before is None:
-            ids[: len(self)], counts[: len(self)] = self.ids, self.counts
-            return
         for place in self._added[before:]:
-            ids[place], counts[place] = self._ids[place], self._counts[place]
+            yield place, self._ids[place], self._counts[place]
 
     def _place(self, token: int) -> int:
         place = self._places.get(token)
         if place is None:
-            place = self._places[token] = len(self._places)
-            if place == len(self._ids):
-                self._ids = np.concatenate([self._ids, np.empty_like(self._ids)])
-                self._counts = np.concatenate([self._counts, np.empty_like(self._counts)])
-            self._ids[place], self._counts[place] = token, 0
+            place = self._places[token] = len(self._ids)
+            self._ids.append(token)
+            self._counts.append(0)
         return place

@@ -58,8 +58,10 @@ NEUTRAL = SamplingParams()
 class _Held:
     """What the arrays hold of one row: seed and parameters, whether these penalize and which ids they allow, which
     history and how much of it (its additions that are there, its length), and whether the mask rules anything out.
+    `item` is the row that all of it is of, where nothing of that can have changed as long as it is the same one.
     """
 
+    item: SamplerRow | None = None
     seed: int = 0
     params: SamplingParams = NEUTRAL
     penalizes: bool = False
@@ -67,7 +69,35 @@ class _Held:
     history: History | None = None
     additions: int = 0
     length: int = 0
+    ahead: bool = False
     masked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """Entries of histories that are to be written, those of all rows at once: an entry that changed twice has the same
+    values twice.
+    """
+
+    rows: list[int]
+    places: list[int]
+    ids: list[int]
+    counts: list[int]
+
+    def add(self, row: int, history: History, before: int) -> None:
+        """What changed in a row's history since there were so many additions."""
+        for place, id, count in history.changed(before):
+            self.rows.append(row)
+            self.places.append(place)
+            self.ids.append(id)
+            self.counts.append(count)
+
+    def write(self, ids: NDArray[np.int32], counts: NDArray[np.int32]) -> None:
+        """Into i32[rows, history] each; nothing is left to be written."""
+        if self.rows:
+            ids[self.rows, self.places], counts[self.rows, self.places] = self.ids, self.counts
+            for column in (self.rows, self.places, self.ids, self.counts):
+                column.clear()
 
 
 class SamplerSlots:
@@ -76,7 +106,7 @@ class SamplerSlots:
     One step's arrays are the next one's: hand them to the executor, which takes the bytes, before filling again.
     """
 
-    __slots__ = ("_ahead", "_all", "_arrays", "_counts", "_held", "_ids", "_mask", "_used", "shape", "suffix")
+    __slots__ = ("_all", "_arrays", "_changed", "_held", "_mask", "_used", "shape", "suffix")
 
     def __init__(self, suffix: Suffix, shape: SamplerShape) -> None:
         self.suffix = suffix
@@ -85,12 +115,11 @@ class SamplerSlots:
         self._arrays: dict[SlotKey, NDArray[Any]] = {key: np.zeros(t.shape, t.dtype.numpy) for key, t in types.items()}
         self._held = [_Held() for _ in range(shape.rows)]
         self._used: set[int] = set()
+        self._changed = _Changes([], [], [], [])
         if suffix is Suffix.FULL:
             self._all = allowed_bits(shape.vocabulary)
-            # What is looked at for each row of each step.
-            self._ids, self._counts = self._arrays[HISTORY], self._arrays[COUNTS]
-            self._ahead, self._mask = self._arrays[AHEAD], self._arrays[MASK]
-            self._ids.fill(NO_ID)
+            self._mask = self._arrays[MASK]
+            self._arrays[HISTORY].fill(NO_ID)
             self._mask.fill(EVERY_BIT)
         for row, held in enumerate(self._held):
             self._write_params(row, held)
@@ -103,23 +132,36 @@ class SamplerSlots:
         """
         full = self.suffix is Suffix.FULL
         for row in self._used.difference(rows):
+            self._held[row].item = None
             self._take(row, 0, NEUTRAL)
             if full:
                 self._write_history(row, None, ahead=False)
                 self._write_mask(row, None, ())
-        for row, item in rows.items():
-            if not 0 <= row < self.shape.rows:
-                raise BindError(f"row {row} of a step of {self.shape.rows} rows")
-            held = self._held[row]
-            if held.params is not item.params or held.seed != item.seed:
-                self._take(row, item.seed, item.params)
+        try:
+            for row, item in rows.items():
+                if not 0 <= row < self.shape.rows:
+                    raise BindError(f"row {row} of a step of {self.shape.rows} rows")
+                held = self._held[row]
+                if held.item is not item:
+                    self._fill_row(row, held, item)
+        finally:
+            # What was counted as written is, also where a later row is refused.
             if full:
-                self._write_history(row, item.history, ahead=item.ahead)
-                self._write_mask(row, item.mask, item.banned)
-            elif item.mask is not None or item.banned:
-                raise BindError(f"row {row} has a mask, and the step's suffix {self.suffix.value} has none")
+                self._changed.write(self._arrays[HISTORY], self._arrays[COUNTS])
         self._used = set(rows)
         return self._arrays
+
+    def _fill_row(self, row: int, held: _Held, item: SamplerRow) -> None:
+        held.item = None
+        if held.params is not item.params or held.seed != item.seed:
+            self._take(row, item.seed, item.params)
+        if self.suffix is Suffix.FULL:
+            self._write_history(row, item.history, ahead=item.ahead)
+            self._write_mask(row, item.mask, item.banned)
+        elif item.mask is not None or item.banned:
+            raise BindError(f"row {row} has a mask, and the step's suffix {self.suffix.value} has none")
+        if item.mask is None and not held.penalizes:
+            held.item = item
 
     def _take(self, row: int, seed: int, params: SamplingParams) -> None:
         if not self.suffix.serves(params.suffix):
@@ -151,17 +193,21 @@ class SamplerSlots:
             history = None
         elif history is None:
             raise BindError(f"row {row} penalizes what came before, and no history is given")
-        self._ahead[row] = history is not None and ahead
+        late = history is not None and ahead
+        if late is not held.ahead:
+            self._arrays[AHEAD][row] = held.ahead = late
         before, length = held.length, 0 if history is None else len(history)
         if history is None and not before:
             return
         if length > self.shape.history:
             raise BindError(f"row {row} holds {length} ids, the step {self.shape.history}")
-        ids, counts = self._ids[row], self._counts[row]
-        if history is not None:
-            # Of the history that was there before, mostly one token is new.
-            history.write(ids, counts, held.additions if history is held.history else None)
-        if length < before:
+        if history is not None and history is held.history:
+            # Mostly one token is new.
+            self._changed.add(row, history, held.additions)
+        else:
+            ids, counts = self._arrays[HISTORY][row], self._arrays[COUNTS][row]
+            if history is not None:
+                ids[:length], counts[:length] = history.ids, history.counts
             ids[length:before], counts[length:before] = NO_ID, 0
         held.length = length
         held.history, held.additions = history, 0 if history is None else history.additions
