@@ -163,7 +163,7 @@ def _said(reached: bool) -> str:
 async def compare(arguments: argparse.Namespace) -> int:
     """The whole run; the exit status."""
     path = Models().open(arguments.model).path
-    rows = max(arguments.clients)
+    rows = arguments.rows or max(arguments.clients)
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(ClientSession(timeout=ClientTimeout(total=arguments.timeout)))
         options = ["--capacity", str(arguments.capacity), *arguments.serve]
@@ -174,7 +174,12 @@ async def compare(arguments: argparse.Namespace) -> int:
         if arguments.peer:
             peer = await stack.enter_async_context(
                 served.llama_server(
-                    arguments.peer, path, rows, arguments.capacity, arguments.threads, arguments.peer_option
+                    arguments.peer,
+                    path,
+                    max(arguments.clients),
+                    arguments.capacity,
+                    arguments.threads,
+                    arguments.peer_option,
                 )
             )
             await served.ready(session, peer, "/health")
@@ -200,6 +205,7 @@ def main() -> int:
     add("model", nargs="?", default="smollm2", help="a file, or a name that was pulled (default: smollm2)")
     add("--device", default="auto", help="(default: auto)")
     add("--clients", type=int, nargs="+", default=[1, 4, 16], help="(default: 1 4 16)")
+    add("--rows", type=int, help="of poot; the peer has a slot for each client (default: the most clients)")
     add("--input-len", type=int, default=128, help="tokens of a prompt (default: 128)")
     add("--output-len", type=int, default=128, help="tokens of an answer (default: 128)")
     add("--capacity", type=int, default=512, help="positions of a row, of both (default: 512)")

@@ -45,6 +45,8 @@ WRONG: tuple[tuple[bytes, str | None], ...] = (
 """Bodies, and the field that the refusal names."""
 SETTLE_SECONDS = 30.0
 LOOKS = 6
+GROWTH, GROWTH_MB = 1.1, 64.0
+"""What the server may hold at the end beyond what it held after the first look: caches that fill, arenas of malloc."""
 
 
 class Soak:
@@ -57,6 +59,7 @@ class Soak:
         self.seen: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
         self.known: dict[str, str] = {}
+        self.looked: list[float] = []
         self.ending = False
         """Whether errors that say so are the server's due: it was told to end, or its engine was killed."""
 
@@ -251,7 +254,15 @@ class Soak:
         """Print what the server holds while clients are at work: it must not grow for ever."""
         for part in range(1, LOOKS):
             await asyncio.sleep(seconds / LOOKS)
-            print(f"memory, MB, after {part}/{LOOKS}:", [round(each) for each in self.memory()])
+            held = self.memory()
+            self.looked.append(sum(held))
+            print(f"memory, MB, after {part}/{LOOKS}:", [round(each) for each in held], flush=True)
+
+    def grown(self) -> None:
+        """Afterwards the server holds no more than it did when all clients had been at work for a while."""
+        now, first = sum(self.memory()), self.looked[0]
+        if now > first * GROWTH + GROWTH_MB:
+            self.fault(f"memory: {now:.0f} MB, and {first:.0f} after 1/{LOOKS} of the time")
 
     def memory(self) -> list[float]:
         """MB that each process of the server holds."""
@@ -348,6 +359,8 @@ async def soak(arguments: argparse.Namespace) -> int:
             if arguments.disconnects:
                 await run.disconnects(session)
             run.add_up(await run.settled(session))
+            if not arguments.kill_engine:
+                run.grown()
             print("memory, MB:", [round(part) for part in baseline], "then", [round(part) for part in run.memory()])
     for what, count in run.faults.most_common():
         print(f"FAULT {count} x {what}")

@@ -26,7 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_device(parser)
     add_shape(parser)
-    parser.add_argument("--rows", type=whole, metavar="N", help="answers at once (default: 16)")
+    parser.add_argument("--rows", type=whole, metavar="N",
+                        help="answers at once (default: 16; 4 where each step holds weights of its own)")  # fmt: skip
     parser.add_argument("--queue", type=whole, default=_ENGINE.queue, metavar="N",
                         help=f"requests that may wait for a row (default: {_ENGINE.queue})")  # fmt: skip
     parser.add_argument("--request-seconds", type=float, default=_ENGINE.request_seconds, metavar="S",
@@ -101,6 +102,7 @@ def engine_settings(arguments: argparse.Namespace) -> EngineSettings:
         model_or_offer(arguments.model),
         device=arguments.device,
         driver=driver,
+        fit_rows=arguments.rows is None,
         queue=arguments.queue,
         request_seconds=arguments.request_seconds,
         prepare_all=not arguments.lazy,

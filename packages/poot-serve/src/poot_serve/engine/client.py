@@ -337,7 +337,7 @@ class EngineClient:
             assert self._process is not None
             self._process.finish()
         elif self._state.phase is not Phase.DRAINING:
-            _LOG.info("ready: %s", event.facts)
+            _LOG.info("ready", extra={"fields": _told(event.facts)})
             self._become(Phase.READY)
 
     async def _watch(self, process: EngineProcess) -> None:
@@ -357,3 +357,12 @@ class EngineClient:
             if self._stalled is not None:
                 process.end()
                 return
+
+
+def _told(facts: EngineFacts) -> dict[str, object]:
+    """What a log says of an engine that is ready."""
+    told: dict[str, object] = {
+        "device": facts.device, "rows": facts.rows, "context": facts.capacity, "steps": facts.steps,
+        "weight_bytes": facts.weight_bytes, "kv_bytes": facts.kv_bytes, "seconds": round(facts.load_seconds, 1),
+    }  # fmt: skip
+    return told | ({"note": facts.note} if facts.note else {})

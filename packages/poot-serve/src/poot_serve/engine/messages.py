@@ -55,7 +55,7 @@ Message = Generate | Encode | Cancel | Close
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
     """What an engine serves with. `encodes`: it answers Encode and nothing else. `capacity`: ids of prompt and answer;
-    of an encoder, of a text. `given_up`: what had to be smaller than was asked for, to fit the device.
+    of an encoder, of a text. `note`: what its rows take where that is much, what had to be smaller to fit the device.
     """
 
     model: str
@@ -70,7 +70,7 @@ class EngineFacts:
     load_seconds: float
     prepare_seconds: float
     steps: int
-    given_up: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from time import perf_counter
 
 from poot_llm.driver import Driver
 from poot_llm.opening import OpenDriver, open_driver
 from poot_llm.registry import Models
 from poot_llm.sampling import Suffix
+from poot_serve.engine.footprint import Footprint, suited
 from poot_serve.engine.messages import EngineFacts
 from poot_serve.engine.settings import EngineSettings
 
@@ -19,11 +21,33 @@ def open_serving(settings: EngineSettings) -> Generator[tuple[Driver, EngineFact
     """Raises what opening the checkpoint and the device raises, and what cannot be prepared by name."""
     started = perf_counter()
     handle = Models().open(settings.model)
-    with open_driver(handle, settings.device, settings.driver) as opened:
-        driver = opened.driver
-        if settings.prepare_all:
-            _prepare(driver)
-        yield driver, _facts(opened, perf_counter() - started)
+    options, note = settings.driver, ""
+    while True:
+        with open_driver(handle, settings.device, options) as opened:
+            footprint = _footprint(opened, settings)
+            if footprint is not None and footprint.rows != options.rows:
+                # Sizes are settled as a driver opens, and only what is open says what steps cost there.
+                options = replace(options, rows=footprint.rows)
+                continue
+            if footprint is not None:
+                note = f"each step holds weights of its own: {footprint}"
+            driver = opened.driver
+            if settings.prepare_all:
+                _prepare(driver)
+            yield driver, _facts(opened, perf_counter() - started, note)
+            return
+
+
+def _footprint(opened: OpenDriver, settings: EngineSettings) -> Footprint | None:
+    """What the rows take, where steps are dear and all are prepared; None elsewhere. Raises SettingsError with the
+    numbers where they do not fit.
+    """
+    driver = opened.driver
+    if not (driver.few_programs and driver.handle.generates and settings.prepare_all):
+        return None
+    memory = driver.stats().memory
+    free = None if memory is None else memory.free
+    return suited(driver.handle, settings.driver, chosen=not settings.fit_rows, free=free)
 
 
 def _prepare(driver: Driver) -> None:
@@ -39,7 +63,7 @@ def _prepare(driver: Driver) -> None:
         driver.prepare_encode()
 
 
-def _facts(opened: OpenDriver, seconds: float) -> EngineFacts:
+def _facts(opened: OpenDriver, seconds: float, note: str) -> EngineFacts:
     driver, handle = opened.driver, opened.driver.handle
     plan = driver.plan if handle.generates else None
     return EngineFacts(
@@ -55,5 +79,5 @@ def _facts(opened: OpenDriver, seconds: float) -> EngineFacts:
         load_seconds=seconds,
         prepare_seconds=driver.prepare_seconds,
         steps=0 if plan is None else len(driver.prepared),
-        given_up="" if plan is None else "; ".join(plan.notes),
+        note="; ".join(filter(None, (note, *(() if plan is None else plan.notes)))),
     )
