@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from poot_executor.errors import Unsupported
 
+GB = 10**9
+
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
@@ -14,7 +16,8 @@ class Architecture:
 
     `wave` lanes run as one. `mach` is the architecture's number in a code object's header (EF_AMDGPU_MACH, "User Guide
     for AMDGPU Backend" of LLVM). `units` are the compute units of a large GPU of this kind, or of one of its dies where
-    each is a device of its own. `mixed_dot` says that the dot product of bytes takes the sign of each operand, `matrix`
+    each is a device of its own, and `bandwidth` is the peak of its memory in bytes a second, as its data sheet has it.
+    `mixed_dot` says that the dot product of bytes takes the sign of each operand, `matrix`
     whose instructions multiply matrices (`fragment_text.FAMILIES`); None: none.
     """
 
@@ -22,19 +25,21 @@ class Architecture:
     wave: int
     mach: int
     units: int
+    bandwidth: int
     mixed_dot: bool
     matrix: str | None = None
 
 
 ARCHITECTURES = (
-    Architecture("gfx90a", 64, 0x3F, 104, mixed_dot=False, matrix="cdna2"),
-    Architecture("gfx942", 64, 0x4C, 304, mixed_dot=False, matrix="cdna3"),
-    Architecture("gfx1030", 32, 0x36, 80, mixed_dot=False),
-    Architecture("gfx1100", 32, 0x41, 96, mixed_dot=True, matrix="rdna3"),
-    Architecture("gfx1151", 32, 0x4A, 40, mixed_dot=True, matrix="rdna3"),
-    Architecture("gfx1201", 32, 0x4E, 64, mixed_dot=True, matrix="rdna4"),
+    Architecture("gfx90a", 64, 0x3F, 104, 1_600 * GB, mixed_dot=False, matrix="cdna2"),
+    Architecture("gfx942", 64, 0x4C, 304, 5_300 * GB, mixed_dot=False, matrix="cdna3"),
+    Architecture("gfx1030", 32, 0x36, 80, 512 * GB, mixed_dot=False),
+    Architecture("gfx1100", 32, 0x41, 96, 960 * GB, mixed_dot=True, matrix="rdna3"),
+    Architecture("gfx1151", 32, 0x4A, 40, 256 * GB, mixed_dot=True, matrix="rdna3"),
+    Architecture("gfx1201", 32, 0x4E, 64, 640 * GB, mixed_dot=True, matrix="rdna4"),
 )
-"""Instinct MI200 and MI300, Radeon RX 6000, RX 7000, the GPU of Ryzen AI Max, RX 9000."""
+"""Instinct MI200 and MI300, Radeon RX 6000, RX 7000, the GPU of Ryzen AI Max, RX 9000. The large ones are the MI250X,
+of which a die is a device, MI300X, RX 6900 XT, RX 7900 XTX, Radeon 8060S and RX 9070 XT."""
 
 
 def architecture_named(name: str) -> Architecture:

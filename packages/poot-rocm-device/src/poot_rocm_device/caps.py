@@ -10,17 +10,7 @@ from poot_executor.kernel.fused_routines import ERRORS
 from poot_executor.known_answers import UNBOUNDED_LOOPS
 from poot_rocm_device.architecture import Architecture
 from poot_rocm_device.fragment_text import shapes_of
-
-GROUP_THREADS = 128
-
-GROUPS_PER_UNIT = 2
-"""Groups that keep a compute unit busy; what the other GPUs of poot take."""
-
-SPLIT_TILES = 2
-
-MANY_ROWS = 9
-"""Activation rows from which on groups take tiles of them: fewer fit the registers of one thread, which then reads a
-weight once as well."""
+from poot_rocm_device.schedules import SCHEDULES
 
 
 def products(architecture: Architecture) -> tuple[FragmentShape, ...]:
@@ -34,7 +24,7 @@ def caps_of(architecture: Architecture, *, fragments: Sequence[FragmentShape] = 
     `fragments` are those of its `products` that the device has: it takes them once their known answers were right,
     since how lanes hold a matrix was read and never seen.
     """
-    shapes = tuple(fragments)
+    shapes, schedule = tuple(fragments), SCHEDULES[architecture.name]
     return Caps(
         # A kernel's arguments are 4 KB at most; a buffer has 12 bytes of them.
         max_bindings=64,
@@ -46,13 +36,13 @@ def caps_of(architecture: Architecture, *, fragments: Sequence[FragmentShape] = 
         max_group_size=1024,
         max_shared_bytes=64 << 10,
         offset_alignment=256,
-        group_threads=GROUP_THREADS,
-        parallel_groups=GROUPS_PER_UNIT * architecture.units,
-        split_tiles=SPLIT_TILES,
+        group_threads=schedule.group_threads,
+        parallel_groups=schedule.groups_per_unit * architecture.units,
+        split_tiles=schedule.split_tiles,
         # Rows of a weight lie one after the other: the lanes of a wave share a row.
         tile_rows=1,
         subgroup_width=architecture.wave,
-        many_rows=MANY_ROWS,
+        many_rows=schedule.many_rows,
         features=frozenset({"subgroup", "dot4", UNBOUNDED_LOOPS, architecture.name, *({FEATURE} if shapes else ())}),
         fragments=shapes,
         traps=True,
