@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from poot_executor.compile import Caps
+from poot_executor.compile import Caps, CompileOptions, Target, compile
+from poot_executor.compile.candidates import candidates
+from poot_executor.compile.schedule_picks import Schedules, legal
 from poot_executor.dtype import BF16, F16, F32
 from poot_executor.formats import FORMATS
 from poot_executor.graph import functional as f
@@ -95,3 +97,22 @@ def test_without_the_feature_there_are_none(g, compiled):
     plain = replace(CAPS, features=CAPS.features - {"warpgroup"})
     program = compiled(g, plain)
     assert not products(program) and any("slices" in d.schedule for d in program.dispatches)
+
+
+def test_a_tile_may_be_picked(g):
+    """Also for none, and only of those that there are; `tune` tries the others."""
+    x = stored(g, 40, 128)
+    g.output(linear(x, g, 64, 128))
+    g.output(linear(x, g, 80, 128))
+    graph = g.builder.build()
+    (first,) = products(compile(graph, Target("paper", CAPS)))
+    key = first.schedule["key"]
+    assert first.schedule["tokens"] == 64
+    for tokens, expected in ((64, [64]), (32, [32]), (0, [])):
+        options = CompileOptions(schedules=Schedules.of({key: {"tokens": tokens}}))
+        found = products(compile(graph, Target("paper", CAPS), options))
+        assert [d.schedule["tokens"] for d in found] == expected
+    tried = [dict(pick) for pick in candidates(key, first.schedule, (), CAPS)]
+    assert tried == [{"tokens": tokens} for tokens in (0, 32, 128, 256)]
+    assert legal(key, (("tokens", 48),), CAPS) == "tokens is 48: one of 0, 32, 64, 128, 256"
+    assert legal(key, (("tokens", 64),), replace(CAPS, features=frozenset())) == "projection has no tokens"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from poot_executor.compile.schedule_picks import NORM, legal
+from poot_executor.compile.schedule_picks import NORM, TOKENS, legal
 from poot_executor.compile.target import Caps, Pick
 
 TRIED: Mapping[str, Mapping[str, tuple[int, ...]]] = {
@@ -17,6 +17,7 @@ TRIED: Mapping[str, Mapping[str, tuple[int, ...]]] = {
     },
     "contraction": {
         "fragments": (0,),
+        "tokens": TOKENS,
         "threads": (32, 64, 128, 256),
         "lanes": (4, 8, 16, 32, 64, 128),
         "rows": (1, 2, 3, 4),
@@ -42,6 +43,8 @@ def candidates(key: str, schedule: Mapping[str, Any], pick: Pick, caps: Caps) ->
             continue
         if fragments and name != "fragments":
             continue  # Fragments have tunables of their own.
+        if (name == "tokens") != ("warpgroups" in schedule) and "tokens" in tried:
+            continue  # So have products of warpgroups.
         for value in values:
             if _present(schedule, name) == value:
                 continue

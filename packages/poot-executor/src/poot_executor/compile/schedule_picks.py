@@ -15,8 +15,11 @@ from poot_executor.compile.region import Region, Segment
 from poot_executor.compile.schedule import NEUTRAL, QUERIES_MOST, ROWS_MOST, SPLITS_MOST, shares_rows
 from poot_executor.compile.target import Caps, Pick
 from poot_executor.graph.graph import Graph, Value
+from poot_executor.kernel.warpgroups import FEATURE as WARPGROUP
 from poot_executor.layout import WeightLayout
 
+TOKENS = (0, 32, 64, 128, 256)
+"""Activation rows of a tile of warpgroups; 0 is for no warpgroups."""
 NORM = "norm"
 MEASURED = "measured"
 KEY = "key"
@@ -56,6 +59,8 @@ def legal(key: str, pick: Pick, caps: Caps) -> str | None:
     elif kind in ("contraction", "projection"):
         lanes = [width << n for n in range(6) if width << n <= threads] if shares_rows(caps) else [1]
         ranges |= {"lanes": lanes, "rows": range(1, ROWS_MOST + 1), "tile": range(1, 17), "fragments": (0,)}
+        if WARPGROUP in caps.features:
+            ranges["tokens"] = TOKENS
     elif kind == NORM:
         ranges = {"apart": (0, 1)}
     else:

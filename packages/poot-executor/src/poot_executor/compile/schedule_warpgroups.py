@@ -88,8 +88,11 @@ class WarpgroupSchedule:
 
 def warpgroup_schedule(weights: Weights, count: int, activations: DType, caps: Caps) -> WarpgroupSchedule | None:
     """The heuristic pick for `count` activation rows; None where warpgroups do not fit."""
-    if FEATURE not in caps.features or caps.subgroup_width != SUBGROUP or count <= STEP_ROWS or caps.pick:
-        return None  # What was picked are tunables of other kernels.
+    if FEATURE not in caps.features or caps.subgroup_width != SUBGROUP or count <= STEP_ROWS:
+        return None
+    picked = caps.picked("tokens")
+    if picked == 0 or (caps.pick and picked is None):
+        return None  # What was picked otherwise are tunables of other kernels.
     halves = {half_of(layout, activations) for layout, _ in weights}
     dense = all(layout.tile_rows == 1 and not layout.format.is_packed for layout, _ in weights)
     half = halves.pop() if len(halves) == 1 else None
@@ -99,7 +102,7 @@ def warpgroup_schedule(weights: Weights, count: int, activations: DType, caps: C
     fitting = [
         schedule
         for warpgroups, tokens in TILES
-        if anchors * tokens // 2 <= SUMS_MOST and tokens < 2 * count
+        if anchors * tokens // 2 <= SUMS_MOST and tokens < 2 * count and picked in (None, tokens)
         for schedule in _staged(warpgroups, tokens, anchors, half, [s for _, s in weights])
     ]
     full = (s for s in fitting if _groups(s, weights, count) * FILLED >= caps.parallel_groups)
