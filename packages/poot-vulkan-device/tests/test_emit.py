@@ -218,7 +218,7 @@ def test_an_operation_without_a_rule_is_named() -> None:
 def test_limits_of_the_device_are_refused_by_name() -> None:
     with pytest.raises(Unsupported, match="32 threads a group, the device has 16"):
         emit(scaled_sum(), Caps(max_group_size=16))
-    with pytest.raises(Unsupported, match="2 buffers, the device binds 1"):
+    with pytest.raises(Unsupported, match="2 buffers, the device has 1"):
         emit(scaled_sum(), Caps(max_bindings=1))
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from poot_eval.conformance.recordings import BYTES, Bench, N, chain
 from poot_executor.device import BoundArg, Buffer, BufferSlice, Copy, Dispatch
+from poot_executor.errors import DeviceError
 from poot_wgpu_device.errors import WgpuError
 
 pytestmark = pytest.mark.device("wgpu")
@@ -71,7 +72,7 @@ def test_a_refused_recording_leaves_nothing_behind(device: Any, bench: Bench) ->
     many = Dispatch(good.kernel, good.args, (70_000, 1, 1), 1)
     cases: list[tuple[Any, Any, str]] = [
         ([good, many], WgpuError, "70000"),
-        ([Dispatch(good.kernel, good.args[:2], good.groups, 1)], ValueError, "3 parameters and was given 2"),
+        ([Dispatch(good.kernel, good.args[:2], good.groups, 1)], DeviceError, "3 parameters and was given 2"),
         (
             [Dispatch(good.kernel, (BoundArg(good.args[0].slice, 2), *good.args[1:]), good.groups, 1)],
             ValueError,

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
+from poot_executor.command_check import check_arguments, check_counts
 from poot_executor.device import Buffer, BufferSlice, Commands, Copy, Dispatch, Recording
-from poot_executor.errors import DeviceError, DeviceLost
+from poot_executor.errors import DeviceLost
 from poot_executor.kernel.ir import Access
 from poot_ptx_device.errors import CudaError
 from poot_ptx_device.memory import Allocation, Memory, address_of, allocation_of
@@ -141,18 +142,12 @@ class Recorder:
 
 def _check_arguments(memory: Memory, dispatch: Dispatch) -> None:
     kernel = dispatch.kernel
-    if len(dispatch.args) != len(kernel.buffers):
-        raise DeviceError(
-            f"kernel {kernel.name} has {len(kernel.buffers)} parameters and was given {len(dispatch.args)} arguments"
-        )
+    check_arguments(kernel.name, dispatch, len(kernel.buffers))
+    check_counts(kernel.name, dispatch, kernel.buffers)
     if kernel.groups is not None and any(n > most for n, most in zip(dispatch.groups, kernel.groups, strict=True)):
         raise ValueError(f"kernel {kernel.name}: {dispatch.groups} groups, it was compiled for {kernel.groups}")
-    for arg, buffer in zip(dispatch.args, kernel.buffers, strict=True):
+    for arg in dispatch.args:
         memory.check(arg.slice)
-        if buffer.count is not None and arg.count < buffer.count:
-            raise ValueError(f"kernel {kernel.name}: {arg.count} elements, it was compiled for {buffer.count}")
-        if not 0 < 4 * arg.count <= -(-arg.slice.nbytes // 4) * 4:
-            raise ValueError(f"kernel {kernel.name}: {arg.count} elements in {arg.slice.nbytes} bytes")
 
 
 def _touched(commands: Commands) -> Iterator[Buffer]:

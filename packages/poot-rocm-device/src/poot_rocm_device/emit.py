@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from poot_executor.compile.target import Caps
-from poot_executor.errors import Unsupported
 from poot_executor.kernel.ir import Kernel
+from poot_executor.kernel_limits import check_limits
 from poot_rocm_device import emit_arithmetic, emit_control, emit_fragments, emit_memory, emit_subgroup
 from poot_rocm_device.architecture import architecture_of
 from poot_rocm_device.emitter import Emitter
@@ -45,12 +45,5 @@ def emit_module(kernels: Sequence[Kernel], caps: Caps) -> str:
 
 
 def _checked(kernel: Kernel, caps: Caps) -> Emitter:
-    shared = sum(4 * array.count for array in kernel.shared)
-    for what, has, most in (
-        ("threads a group", kernel.group_size, caps.max_group_size),
-        ("buffers", len(kernel.params), caps.max_bindings),
-        ("bytes of shared memory", shared, caps.max_shared_bytes),
-    ):
-        if has > most:
-            raise Unsupported(f"rocm: kernel {kernel.name}", f"{has:,} {what}, the device has {most:,}")
+    check_limits("rocm", kernel, caps)
     return Emitter(kernel, caps, RULES)

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from poot_executor.command_check import check_arguments, check_copy, check_counts
 from poot_executor.device import Buffer, BufferSlice, Commands, Copy, Dispatch, Recording
-from poot_executor.errors import DeviceError, OutOfMemory, Unsupported
+from poot_executor.errors import OutOfMemory, Unsupported
 from poot_rocm_device.agents import Gpu, Pools
-from poot_rocm_device.copying import check_copy, copy_groups, copy_words
+from poot_rocm_device.copying import check_words, copy_groups, copy_words
 from poot_rocm_device.errors import OutOfDeviceMemory
 from poot_rocm_device.executables import RocmKernel
 from poot_rocm_device.hazards import Overlapping, Range
@@ -94,6 +95,7 @@ class Recorder:
             for piece in (command.source, command.target):
                 self._memory.check(piece)
             check_copy(command)
+            check_words(command)
             args = (copy_words(command.source), copy_words(command.target))
             kernel = self._copier(command.source.nbytes % 4)
             return Dispatch(kernel, args, copy_groups(args[0].count), command.source.nbytes)
@@ -166,10 +168,8 @@ def _ranges(dispatch: Dispatch, *, written: bool) -> Iterator[Range]:
 
 def _check_dispatch(memory: Memory, dispatch: Dispatch) -> None:
     kernel: RocmKernel = dispatch.kernel
-    if len(dispatch.args) != len(kernel.buffers):
-        raise DeviceError(
-            f"kernel {kernel.name} has {len(kernel.buffers)} parameters and was given {len(dispatch.args)} arguments"
-        )
+    check_arguments(kernel.name, dispatch, len(kernel.buffers))
+    check_counts(kernel.name, dispatch, kernel.buffers)
     most = kernel.groups or (((1 << 32) - 1) // kernel.threads, 65535, 65535)
     if any(not 0 < n <= limit for n, limit in zip(dispatch.groups, most, strict=True)):
         raise ValueError(f"kernel {kernel.name}: {dispatch.groups} groups, it was compiled for {most}")
@@ -182,7 +182,3 @@ def _check_dispatch(memory: Memory, dispatch: Dispatch) -> None:
             )
         if arg.slice.offset % 4:
             raise ValueError(f"kernel {kernel.name}: offset {arg.slice.offset}, no multiple of 4")
-        if buffer.count is not None and arg.count < buffer.count:
-            raise ValueError(f"kernel {kernel.name}: {arg.count} elements, it was compiled for {buffer.count}")
-        if not 0 < 4 * arg.count <= -(-arg.slice.nbytes // 4) * 4:
-            raise ValueError(f"kernel {kernel.name}: {arg.count} elements in {arg.slice.nbytes} bytes")

@@ -19,6 +19,7 @@ from poot_executor.kernel.ir import KERNEL_OPS, Access, Block, Kernel, KType, Op
 from poot_executor.kernel.passes.expand import expand_routines
 from poot_executor.kernel.routines import ROUTINES
 from poot_executor.kernel.rules import Rules
+from poot_executor.kernel_limits import check_limits
 from poot_executor.known_answers import PACK_HALF, UNPACK_HALF
 from poot_executor.known_arithmetic import INF_NAN_PRESERVE
 from poot_executor.loop_watch import CUT_SHORT, watches_loops
@@ -303,10 +304,5 @@ def emit(kernel: Kernel, caps: Caps) -> bytes:
     """The SPIR-V of a kernel. Raises Unsupported naming the operation and its types."""
     from poot_vulkan_device.rules import RULES
 
-    if kernel.group_size > caps.max_group_size:
-        missing = f"{kernel.group_size} threads a group, the device has {caps.max_group_size}"
-        raise Unsupported(f"vulkan: kernel {kernel.name}", missing)
-    if len(kernel.params) > caps.max_bindings:
-        missing = f"{len(kernel.params)} buffers, the device binds {caps.max_bindings}"
-        raise Unsupported(f"vulkan: kernel {kernel.name}", missing)
+    check_limits("vulkan", kernel, caps)
     return Emitter(kernel, caps, RULES).emit()

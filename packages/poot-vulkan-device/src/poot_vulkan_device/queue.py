@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from poot_executor.command_check import check_arguments, check_copy
 from poot_executor.device import Buffer, BufferKind, BufferSlice, Commands, Copy, Dispatch, Recording
-from poot_executor.errors import DeviceError
 from poot_vulkan_device.adapter import Adapter
 from poot_vulkan_device.api import Handle
 from poot_vulkan_device.commands import Binding, Stage
 from poot_vulkan_device.commands import Commands as Encoder
-from poot_vulkan_device.memory import Memory, words
+from poot_vulkan_device.memory import Memory
 from poot_vulkan_device.pipelines import Layout, VulkanKernel
 
 COPY_WORK_PER_BYTE = 2
@@ -111,23 +111,14 @@ class Recorder:
     def _check(self, command: Dispatch | Copy) -> None:
         """Raise ValueError or DeviceError for what Vulkan leaves undefined."""
         if isinstance(command, Copy):
-            source, target = command.source, command.target
-            if source.nbytes != target.nbytes:
-                raise ValueError(f"a copy of {source.nbytes} bytes to {target.nbytes}")
-            if source.buffer is target.buffer and abs(source.offset - target.offset) < source.nbytes:
-                raise ValueError("a copy within a buffer whose source and target overlap")
+            check_copy(command)
             return
         kernel: VulkanKernel = command.kernel
-        if len(command.args) != kernel.params:
-            raise DeviceError(
-                f"kernel {kernel.name} has {kernel.params} parameters and was given {len(command.args)} arguments"
-            )
+        check_arguments(kernel.name, command, kernel.params)
         limits = self._limits
         if any(n < 0 or n > most for n, most in zip(command.groups, limits.groups, strict=True)):
             raise ValueError(f"kernel {kernel.name}: {command.groups} groups, the device has {limits.groups}")
         for arg in command.args:
-            if not 0 < 4 * arg.count <= words(arg.slice.nbytes):
-                raise ValueError(f"kernel {kernel.name}: {arg.count} elements in {arg.slice.nbytes} bytes")
             if arg.slice.offset % limits.offset_alignment:
                 raise ValueError(
                     f"kernel {kernel.name}: offset {arg.slice.offset}, no multiple of {limits.offset_alignment}"

@@ -20,6 +20,7 @@ from poot_executor.errors import Unsupported
 from poot_executor.kernel.ir import KERNEL_OPS, Access, Block, Kernel, KType, Op, Val
 from poot_executor.kernel.passes.expand import expand_routines
 from poot_executor.kernel.routines import ROUTINES
+from poot_executor.kernel_limits import check_limits
 from poot_executor.known_answers import PACK_HALF, UNPACK_HALF
 from poot_executor.loop_watch import CUT_SHORT, watches_loops
 from poot_wgpu_device.routines import routine_text
@@ -267,12 +268,5 @@ def emit(kernel: Kernel, caps: Caps) -> str:
     """The WGSL of a kernel. Raises Unsupported naming the operation and its types."""
     from poot_wgpu_device.rules import RULES
 
-    if kernel.group_size > caps.max_group_size:
-        raise Unsupported(
-            f"wgpu: kernel {kernel.name}", f"{kernel.group_size} threads a group, the device has {caps.max_group_size}"
-        )
-    if len(kernel.params) > caps.max_bindings:
-        raise Unsupported(
-            f"wgpu: kernel {kernel.name}", f"{len(kernel.params)} buffers, the device binds {caps.max_bindings}"
-        )
+    check_limits("wgpu", kernel, caps)
     return Emitter(kernel, caps, RULES).text()

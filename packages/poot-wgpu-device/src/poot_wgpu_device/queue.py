@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from poot_executor.command_check import check_arguments
 from poot_executor.device import Buffer, BufferKind, BufferSlice, Commands, Copy, Dispatch, Recording
 from poot_wgpu_device.errors import WgpuError
 from poot_wgpu_device.memory import Memory, words
@@ -75,7 +76,7 @@ class Recorder:
         self._timestamps = timestamps
 
     def record(self, commands: Commands, download: BufferSlice | None) -> WgpuRecording:
-        """All or nothing. Raises ValueError for slices that are not of this device."""
+        """All or nothing. Raises ValueError for slices that are not of this device, DeviceError where there are fewer."""
         written: set[Buffer] = set()
         for command in commands:
             if isinstance(command, Copy):
@@ -83,7 +84,7 @@ class Recorder:
                 written.add(command.target.buffer)
                 pieces = [command.source, command.target]
             else:
-                _check_args(command)
+                check_arguments(command.kernel.name, command, len(command.kernel.read_only))
                 pieces = [arg.slice for arg in command.args]
                 written.update(p.buffer for p, only in zip(pieces, command.kernel.read_only, strict=True) if not only)
             for piece in pieces:
@@ -202,16 +203,6 @@ class Recorder:
             self._native.release_stamps(recording.stamps)
         if recording.stamp_target is not None:
             self._native.release_buffer(recording.stamp_target)
-
-
-def _check_args(command: Dispatch) -> None:
-    """Raise ValueError where the arguments do not fit the kernel."""
-    name, params = command.kernel.name, len(command.kernel.read_only)
-    if len(command.args) != params:
-        raise ValueError(f"kernel {name} has {params} parameters and was given {len(command.args)} arguments")
-    for arg in command.args:
-        if not 0 < 4 * arg.count <= words(arg.slice.nbytes):
-            raise ValueError(f"kernel {name}: {arg.count} elements in {arg.slice.nbytes} bytes")
 
 
 def _check_copy(command: Copy) -> None:
