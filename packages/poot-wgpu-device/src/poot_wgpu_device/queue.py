@@ -76,7 +76,7 @@ class Recorder:
         self._timestamps = timestamps
 
     def record(self, commands: Commands, download: BufferSlice | None) -> WgpuRecording:
-        """All or nothing. Raises ValueError for slices that are not of this device, DeviceError where there are fewer."""
+        """All or nothing. Raises ValueError for slices that are not of this device, DeviceError for too few."""
         written: set[Buffer] = set()
         for command in commands:
             if isinstance(command, Copy):
