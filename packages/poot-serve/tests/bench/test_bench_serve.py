@@ -14,7 +14,7 @@ import pytest
 from poot_llm.cli import main
 
 PIECES, FIRST_SECONDS, GAP_SECONDS = 5, 0.15, 0.03
-HANDED_SECONDS = 30
+HANDED_SECONDS = 240
 
 
 @dataclass
@@ -25,6 +25,8 @@ class Paced:
     fault: str = ""
     bodies: list[dict] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
+    together: int = 0
+    """Requests, after the first one, that are answered once so many of them are there."""
     open: int = 0
     most: int = 0
 
@@ -47,6 +49,8 @@ async def answer(state: Paced, request):
         return web.json_response({"error": {"message": "too busy"}}, status=503)
     state.open += 1
     state.most = max(state.most, state.open)
+    while len(state.bodies) > 1 and state.most < state.together:  # noqa: ASYNC110 - the others come here too
+        await asyncio.sleep(0.001)
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
     await response.write(b": hello\r\n\r\n")
@@ -119,6 +123,7 @@ def bench(capsys):
 
 
 def test_times_and_counts_are_those_of_the_server(paced, bench) -> None:
+    paced.together = 3
     status, out, _ = bench(
         "--base-url", paced.url, "--num-prompts", "6", "--max-concurrency", "3", "--input-len", "43",
         "--output-len", "5", "--json", "--api-key", "secret", "--goodput", "ttft:60000", "e2el:0.001",
@@ -130,9 +135,9 @@ def test_times_and_counts_are_those_of_the_server(paced, bench) -> None:
     assert found["total_output_tokens"] == 6 * PIECES
     assert paced.most == 3 == found["max_concurrent_requests"]
     assert found["mean_ttft_ms"] >= 1e3 * FIRST_SECONDS
-    assert found["median_tpot_ms"] >= 1e3 * GAP_SECONDS * 0.9
     assert found["mean_itl_ms"] == pytest.approx(found["mean_tpot_ms"])
     assert found["mean_e2el_ms"] == pytest.approx(found["mean_ttft_ms"] + 4 * found["mean_tpot_ms"])
+    assert found["mean_e2el_ms"] >= 1e3 * (FIRST_SECONDS + 4 * GAP_SECONDS) * 0.9
     assert found["duration"] >= 2 * (FIRST_SECONDS + 4 * GAP_SECONDS) * 0.9
     assert found["output_throughput"] == pytest.approx(6 * PIECES / found["duration"])
     assert found["request_goodput"] == 0.0

@@ -24,7 +24,7 @@ from poot_executor.settings import read_settings
 from poot_llm.registry import Models
 
 MODEL = "smollm2"
-READY_SECONDS, END_SECONDS = 240.0, 60.0
+READY_SECONDS, END_SECONDS = 600.0, 240.0
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,10 @@ pytestmark = pytest.mark.device("vulkan")
 PROMPT = [104, 277, 102, 110, 35, 101, 117, 114, 122, 113, 290, 7, 300, 9, 12, 60] * 2
 LONG = SamplingParams(max_tokens=24, ignore_eos=True)
 LONGER = SamplingParams(max_tokens=220, ignore_eos=True)
-"""An answer that no device ends before it is lost."""
 SUBMIT, WAIT = "vkQueueSubmit", "vkWaitForFences"
+# Of four chunks the third one; of two answers that take hundreds of steps one behind both prompts.
+PLACES = {"prefill": (SUBMIT, 2), "decode": (SUBMIT, 60), "readback": (WAIT, 60)}
+"""Where a phase loses the device: at which call, from the first one of two requests on."""
 
 
 class Fault:
@@ -39,7 +42,7 @@ class Fault:
 
     async def taken(self) -> None:
         """Wait until the process has read it."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(240):
             while self.order.exists():  # noqa: ASYNC110 - another process takes it
                 await asyncio.sleep(0.005)
 
@@ -53,32 +56,31 @@ def fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fault:
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty\nVersion: 1.0\n")
     (installed / "entry_points.txt").write_text("[poot.devices]\nfaulty = faulty_vulkan:FaultyDriver\n")
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(__file__).parent / 'fixtures'}")
+    before = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(__file__).parent / 'fixtures'}:{before}".rstrip(":"))
     monkeypatch.setenv("FAULTY_FOLDER", str(tmp_path))
     return Fault(tmp_path)
 
 
 async def errors_of(client: EngineClient, fault: Fault, phase: str) -> list[list[Exception]]:
-    """Two requests of two answers, lost in a phase; all that each of them raises."""
-    if phase == "prefill":
-        # Of four chunks the third one.
-        fault.arm(SUBMIT, 2)
-        await fault.taken()
+    """Two requests, lost in a phase; all that each of them raises."""
+    fault.arm(*PLACES[phase])
+    await fault.taken()
     generations = [await client.submit(PROMPT[place:], LONGER) for place in range(2)]
-    if phase != "prefill":
-        await anext(generations[0])
-        fault.arm({"decode": SUBMIT, "readback": WAIT}[phase], 1)
     raised: list[list[Exception]] = []
+    answered = False
     for generation in generations:
         raised.append([])
         while True:
             try:
                 piece = await anext(generation)
                 assert piece.finish_reason is None
+                answered = True
             except StopAsyncIteration:
                 break
             except Exception as error:  # noqa: BLE001 - whatever it is, it is looked at
                 raised[-1].append(error)
+    assert answered == (phase != "prefill")
     return raised
 
 

@@ -43,7 +43,7 @@ class Served:
         self.url = ""
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        assert self._listening.wait(60) and self.url, self.lines
+        assert self._listening.wait(240) and self.url, self.lines
 
     def _read(self) -> None:
         assert self.process.stderr is not None
@@ -60,19 +60,25 @@ class Served:
         host, _, port = self.url.removeprefix("http://").rpartition(":")
         return host, int(port)
 
+    def engines(self) -> list[int]:
+        """The processes of its engines: one, or none where it was lost and the next one has not begun."""
+        pid = self.process.pid
+        started = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return [int(word) for word in started if b"poot_serve.engine.child" in command_of(word)]
+
     def events(self, name: str) -> list[dict[str, Any]]:
         """The events of a name in its log so far."""
         values = [json.loads(line) for line in self.lines if line.startswith("{")]
         return [value for value in values if value["event"] == name]
 
-    def wait_ready(self, seconds: float = 120) -> None:
+    def wait_ready(self, seconds: float = 240) -> None:
         """Wait until it takes requests."""
         deadline = time.monotonic() + seconds
         while httpx.get(f"{self.url}/ready").status_code != 200:
             assert self.process.poll() is None and time.monotonic() < deadline, self.lines
             time.sleep(0.1)
 
-    def end(self, number: int = signal.SIGTERM, seconds: float = 60) -> int:
+    def end(self, number: int = signal.SIGTERM, seconds: float = 240) -> int:
         """Send a signal and wait; the exit status."""
         if self.process.poll() is None:
             self.process.send_signal(number)
@@ -86,9 +92,17 @@ class Served:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        self._reader.join(10)
+        self._reader.join(60)
         assert self.process.stderr is not None
         self.process.stderr.close()
+
+
+def command_of(pid: str) -> bytes:
+    """A process's command line: its parent's before it has begun, none once it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 @pytest.fixture(scope="session")
@@ -124,14 +138,14 @@ def server(checkpoint: Path) -> Iterator[Served]:
 @pytest.fixture(scope="session")
 def client(server: Served) -> Iterator[httpx.Client]:
     """Plain HTTP."""
-    with httpx.Client(base_url=server.url, timeout=120) as made:
+    with httpx.Client(base_url=server.url, timeout=240) as made:
         yield made
 
 
 @pytest.fixture(scope="session")
 def api(server: Served) -> Iterator[openai.OpenAI]:
     """OpenAI's own client."""
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0, timeout=120) as made:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0, timeout=240) as made:
         yield made
 
 

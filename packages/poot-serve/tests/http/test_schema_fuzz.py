@@ -45,7 +45,7 @@ def test_no_request_is_a_fault_of_the_server(
             if route in GENERATING and mode is GenerationMode.POSITIVE:
                 case.body[limit] = 2
                 case.body.pop("max_completion_tokens", None)
-        response = case.call(timeout=60)
+        response = case.call(timeout=240)
         statuses.add(response.status_code)
         case.validate_response(response, checks=[not_a_server_error])
 
