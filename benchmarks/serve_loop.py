@@ -17,6 +17,7 @@ import subprocess
 import sys
 from queue import SimpleQueue
 from time import perf_counter, thread_time
+from typing import Any
 
 import numpy as np
 from host import KINDS, FreeExecutor
@@ -60,7 +61,7 @@ def measure(
     reports = Reports(outbox)
     with Driver(handle, FreeExecutor(), options) as driver:
         driver.prepare_batch(rows, params.suffix)
-        inbox: SimpleQueue[Generate] = SimpleQueue()
+        inbox: SimpleQueue[Any] = SimpleQueue()
         loop = Loop(driver, inbox, reports.send, prefill_tokens=512, prepared=False)
         for place in range(rows):
             prompt = rng.integers(5, handle.config.vocabulary, 100).tolist()

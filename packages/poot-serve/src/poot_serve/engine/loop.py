@@ -3,45 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
-from secrets import randbits
-from time import monotonic, perf_counter
+from time import perf_counter
 
 from poot_executor.errors import BindError, CompileLimit, OutOfMemory, PootError, RequestError, Unsupported
 from poot_llm.blocks.step import BLOCK
 from poot_llm.driver import Delivery, Driver, FinishReason, Request, Scheduler
-from poot_llm.guided.compiler import GuideCompiler
-from poot_llm.guided.guide import Guide
 from poot_llm.guided.limits import GuideLimits
 from poot_llm.sampling import SamplingParams
+from poot_serve.engine.constraints import Compiled, Constraints
+from poot_serve.engine.job import Job
 from poot_serve.engine.messages import Accepted, Cancel, Close, Encode, Event, Failed, Generate, Message, Report, Tokens
 from poot_serve.engine.tally import Tally
 
 MOST_MESSAGES = 256
 """That are read before the next step: a flood of them does not hold up those that run."""
-
-
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """A request's constraint is compiled, or was refused: what a compiler's thread puts among the messages."""
-
-    id: int
-
-
-@dataclass(slots=True, eq=False)
-class Job:
-    """A request with those of its answers that have not ended: `live` are in the scheduler, `held` are not, and wait
-    until the first one has read the prompt, whose blocks they share then.
-    """
-
-    message: Generate
-    seed: int
-    guide: Future[Guide] | None = None
-    until: float = 0.0
-    live: dict[int, Request] = field(default_factory=dict)
-    held: list[int] = field(default_factory=list)
 
 
 class Loop:
@@ -66,9 +42,8 @@ class Loop:
         self._send = send
         self._prepared = prepared
         self._scheduler = Scheduler(driver, prefill_tokens)
-        self._guides = GuideCompiler(driver.handle.tokenizer, driver.handle.config.vocabulary, guides)
+        self._guides = Constraints(driver.handle, guides, inbox.put)
         self._jobs: dict[int, Job] = {}
-        self._compiling: dict[int, Job] = {}
         self._answers: dict[Request, tuple[Job, int]] = {}
         self._announced: set[Request] = set()
         self._events: list[Event] = []
@@ -94,7 +69,7 @@ class Loop:
         stats = self._tally.snapshot(
             waiting=scheduler.waiting + sum(len(job.held) for job in self._jobs.values() if job.held),
             running=scheduler.running,
-            compiling=len(self._compiling),
+            compiling=len(self._guides),
             preemptions=scheduler.preemptions,
             use=self._driver.use(),
         )
@@ -125,7 +100,7 @@ class Loop:
         for _ in range(MOST_MESSAGES):
             try:
                 if wait:
-                    item = self._inbox.get(timeout=self._patience())
+                    item = self._inbox.get(timeout=self._guides.patience())
                     wait, self._mark = False, perf_counter()
                 else:
                     item = self._inbox.get_nowait()
@@ -134,13 +109,9 @@ class Loop:
             if isinstance(item, Close):
                 return False
             self._take(item)
-        self._expire()
+        for job, error in self._guides.late():
+            self._refuse(job.message, error)
         return True
-
-    def _patience(self) -> float | None:
-        """Seconds until something has to be done though nothing comes."""
-        ends = [job.until for job in self._compiling.values()]
-        return max(min(ends) - monotonic(), 0.0) if ends else None
 
     def _take(self, item: Message | Compiled) -> None:
         match item:
@@ -149,7 +120,7 @@ class Loop:
             case Cancel():
                 self._cancel(item)
             case Compiled(id):
-                if (job := self._compiling.pop(id, None)) is not None:
+                if (job := self._guides.take(id)) is not None:
                     self._compiled(job)
             case Encode(id):
                 self._events.append(Failed(id, "RequestError", "this model generates: it encodes no texts"))
@@ -159,19 +130,14 @@ class Loop:
     # Requests
 
     def _open(self, message: Generate) -> None:
-        params = message.params
-        job = Job(message, randbits(64) if params.seed is None else params.seed)
-        if params.structured_outputs is None:
+        job = Job.of(message)
+        if message.params.structured_outputs is None:
             self._begin(job)
             return
         try:
-            job.guide = self._guides.submit(params.structured_outputs)
+            self._guides.submit(job)
         except RequestError as error:
             self._refuse(message, error)
-            return
-        job.until = monotonic() + self._guides.limits.seconds
-        self._compiling[message.id] = job
-        job.guide.add_done_callback(lambda _: self._inbox.put(Compiled(message.id)))
 
     def _compiled(self, job: Job) -> None:
         assert job.guide is not None
@@ -180,17 +146,6 @@ class Loop:
             return
         self._events.append(Accepted(job.message.id))
         self._begin(job)
-
-    def _expire(self) -> None:
-        """Refuse those whose constraints take too long; what was compiled of them may serve a later request."""
-        if self._compiling:
-            now = monotonic()
-            for id in [id for id, job in self._compiling.items() if job.until <= now]:
-                message = self._compiling.pop(id).message
-                spec, seconds = message.params.structured_outputs, self._guides.limits.seconds
-                assert spec is not None
-                late = RequestError(f"structured_outputs.{spec.kind} was not compiled within {seconds:g} s")
-                self._refuse(message, late)
 
     def _begin(self, job: Job) -> None:
         """Queue a request's answers, or the first one where the others find the prompt computed by it."""
@@ -208,7 +163,7 @@ class Loop:
         message = job.message
         try:
             for choice in job.held[:count]:
-                params = _answer(message.params, job.seed, choice)
+                params = job.answer(choice)
                 guide = None if job.guide is None else job.guide.result().copy()
                 if not self._prepared:
                     self._prepare(len(message.prompt_ids), params)
@@ -227,13 +182,13 @@ class Loop:
         self._driver.prepare_batch(rows, params.suffix)
 
     def _cancel(self, message: Cancel) -> None:
-        if (job := self._compiling.pop(message.id, None)) is not None:
+        if (job := self._guides.take(message.id)) is not None:
             self._tally.cancelled += job.message.params.n
             return
         job = self._jobs.get(message.id)
         if job is None:
             return
-        choices = [*job.live, *job.held] if message.choice is None else [message.choice]
+        choices = job.open if message.choice is None else [message.choice]
         for choice in choices:
             ended = self._end(job, choice)
             self._tally.finished += ended and message.done
@@ -306,7 +261,7 @@ class Loop:
 
     def _fail(self, job: Job, error: PootError) -> None:
         """End a whole request."""
-        for choice in [*job.live, *job.held]:
+        for choice in job.open:
             self._tally.failed += self._end(job, choice)
         self._events.append(Failed(job.message.id, type(error).__name__, str(error)))
 
@@ -314,8 +269,3 @@ class Loop:
         """End a request that has not begun."""
         self._tally.failed += message.params.n
         self._events.append(Failed(message.id, type(error).__name__, str(error)))
-
-
-def _answer(params: SamplingParams, seed: int, choice: int) -> SamplingParams:
-    """The parameters of one of several answers, with a seed of its own."""
-    return replace(params, n=1, seed=(seed + choice) % (1 << 64))

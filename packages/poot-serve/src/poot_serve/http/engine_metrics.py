@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from poot_serve.engine.client import EngineClient, Phase
+from poot_serve.engine.client import EngineClient
+from poot_serve.engine.life import Phase
 from poot_serve.engine.stats import HOST_SECONDS, STEP_SECONDS, EngineStats
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import Request, Response
 
-from poot_serve.engine.client import Phase
+from poot_serve.engine.life import Phase
 from poot_serve.http.json_response import JsonResponse
 from poot_serve.http.metrics import CONTENT_TYPE
 from poot_serve.http.service import Service
