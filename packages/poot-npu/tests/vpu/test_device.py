@@ -18,10 +18,10 @@ from poot_npu.vpu import device as device_module
 
 
 def heavy(rng):
-    """A step of some milliseconds."""
+    """A step of some tenths of a second."""
     g = Recorder("heavy", rng)
     x = g.floats(600, 600, low=-0.01, high=0.01)
-    for _ in range(20):
+    for _ in range(100):
         x = p.matmul(x, x)
     g.output(x)
     return g

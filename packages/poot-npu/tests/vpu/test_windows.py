@@ -13,7 +13,7 @@ from poot_executor.graph import functional as f
 from poot_executor.graph import primitives as p
 from poot_executor.graph.keys import StateKey
 from poot_npu.vpu.memory import memory_of
-from poot_npu.vpu.window import STEP
+from poot_npu.vpu.sweep import STEP
 
 CAPACITY, HEADS, GROUP, WIDTH = 3 * STEP, 2, 3, 16
 K, V = StateKey(None, "k"), StateKey(None, "v")
@@ -67,7 +67,7 @@ def step(device, decoder, session, recording, state, position, last=None):
 
 
 def lengths(session):
-    return {memory_of(session.bindings.states[key]).window.array.shape[1] for key in (K, V)}
+    return {memory_of(session.bindings.states[key]).window.length for key in (K, V)}
 
 
 def opened(device, decoder):
@@ -90,7 +90,7 @@ def test_a_step_sweeps_what_it_sees(device, rng, tokens, softcap):
 
 
 def test_a_spare_step_writes_nothing(device, rng):
-    """Whose token sees nothing before position 0: softmax weighs all positions alike, and so the whole is swept."""
+    """Whose token sees nothing before position 0, and whose row holds nothing."""
     decoder = Decoder(rng, 1)
     with opened(device, decoder) as session:
         recording = session.lower()
@@ -99,7 +99,7 @@ def test_a_spare_step_writes_nothing(device, rng):
             state = step(device, decoder, session, recording, state, position)
         after = step(device, decoder, session, recording, state, 0, last=-1)
         assert all(np.array_equal(after[key], state[key]) for key in state)
-        assert lengths(session) == {CAPACITY}
+        assert lengths(session) == {STEP}
 
 
 def test_a_window_of_positions(device, rng):

@@ -15,34 +15,41 @@ from openvino import opset15 as op
 
 from poot_executor.graph.graph import Equation, Graph, Value
 from poot_executor.graph.keys import StateKey
-from poot_npu.vpu.attention import LOWEST, Attention, condition_at
+from poot_npu.vpu.attention import LOWEST, Attention, Source
+from poot_npu.vpu.conditions import condition_at
 from poot_npu.vpu.lowering import Lowering
 from poot_npu.vpu.nodes import Node, integer, longs, real, reshaped
 from poot_npu.vpu.rewrite import Rewrite, splat
+from poot_npu.vpu.window import WindowUse
 
 
 @dataclass(slots=True, eq=False)
 class WindowNodes:
-    """Parameters of one model over the states that it sweeps: `windows` f32[heads, positions, width] by state, and
-    `columns` i32[positions]. With `dynamic` the number of positions may differ from step to step.
+    """Parameters of one model over the states that it sweeps: `windows` f32[rows · heads, positions, width] by state,
+    and `columns` i32[positions]. With `dynamic` the number of positions may differ from step to step.
     """
 
     dynamic: bool
     windows: dict[StateKey, Node] = field(default_factory=dict)
+    uses: dict[StateKey, WindowUse] = field(default_factory=dict)
     columns: Node = None
     _shared: dict[tuple[Value, ...], tuple[Node, ...]] = field(default_factory=dict)
 
     def clear(self) -> None:
         """Forget the model."""
         self.windows.clear()
+        self.uses.clear()
         self.columns = None
         self._shared.clear()
 
-    def window(self, key: StateKey, heads: int, positions: int, width: int) -> Node:
+    def window(self, found: Attention, source: Source) -> Node:
         """The parameter of a state."""
+        key, (_, heads, width) = source.key, source.update.output.shape
         if key not in self.windows:
-            shape = openvino.PartialShape([heads, -1 if self.dynamic else positions, width])
+            positions = -1 if self.dynamic else found.capacity
+            shape = openvino.PartialShape([found.rows * heads, positions, width])
             self.windows[key] = op.parameter(shape, openvino.Type.f32)
+            self.uses[key] = WindowUse(key, found.rows, found.capacity, heads, width)
         return self.windows[key]
 
     def swept(self, positions: int) -> Node:
@@ -56,19 +63,46 @@ class WindowNodes:
         """(visible, else, seen) of old positions, then of new rows; made once for all layers that share them."""
         key = (found.mask, found.seen, found.keys.index)
         if key not in self._shared:
-            columns, index = self.swept(found.capacity), low.nodes[found.keys.index]
-            rows = found.keys.index.type.count
-            hit = op.equal(reshaped(columns, [1, -1]), reshaped(index, [rows, 1]))
-            gone = op.reduce_logical_or(hit, longs(0), False) if rows > 1 else reshaped(hit, [-1])
-            dropped = op.less(index, integer(0))
-            made: list[Node] = []
-            for places, absent in ((columns, gone), (index, dropped)):
-                mask, seen = (condition_at(low, c, found.capacity, places) for c in (found.mask, found.seen))
-                made.append(op.logical_and(mask, op.logical_not(absent)))
-                made.append(op.select(absent, real(-np.inf), real(LOWEST)))
-                made.append(op.convert(seen, openvino.Type.f32))
-            self._shared[key] = tuple(made)
+            make = self._of_row if found.rows == 1 else self._of_rows
+            self._shared[key] = tuple(make(low, found))
         return self._shared[key]
+
+    def _of_row(self, low: Lowering, found: Attention) -> list[Node]:
+        columns, index = self.swept(found.capacity), low.nodes[found.keys.index]
+        tokens = found.keys.index.type.count
+        hit = op.equal(reshaped(columns, [1, -1]), reshaped(index, [tokens, 1]))
+        gone = op.reduce_logical_or(hit, longs(0), False) if tokens > 1 else reshaped(hit, [-1])
+        dropped = op.less(index, integer(0))
+        made: list[Node] = []
+        for places, absent in ((columns, gone), (index, dropped)):
+            mask, seen = (condition_at(low, c, found.capacity, lambda _, x=places: x) for c in (found.mask, found.seen))
+            made += _given(mask, seen, absent)
+        return made
+
+    def _of_rows(self, low: Lowering, found: Attention) -> list[Node]:
+        """Of scores f32[rows, heads, group, tokens, positions]."""
+        rows, tokens = found.rows, found.keys.index.type.count // found.rows
+        columns = self.swept(found.capacity)
+        starts = np.arange(rows, dtype=np.int32).reshape(rows, 1) * found.capacity
+        index = op.subtract(reshaped(low.nodes[found.keys.index], [rows, tokens]), op.constant(starts.astype(np.int32)))
+        hit = op.equal(reshaped(columns, [1, 1, -1]), reshaped(index, [rows, tokens, 1]))
+        gone = op.reduce_logical_or(hit, longs(1), True) if tokens > 1 else hit
+        dropped = reshaped(op.less(index, integer(0)), [rows, 1, tokens])
+        made: list[Node] = []
+        for lead, places, absent in ((1, columns, gone), (rows, index, dropped)):
+            mask, seen = (
+                condition_at(low, c, found.capacity, lambda n, x=places, i=lead: reshaped(x, [i, *[1] * (n - 2), -1]))
+                for c in (found.mask, found.seen)
+            )
+            apart = op.unsqueeze(seen, longs(list(range(1, 6 - len(found.seen.shape)))))
+            made += _given(op.unsqueeze(mask, longs([1, 2])), apart, op.unsqueeze(absent, longs([1, 2])))
+        return made
+
+
+def _given(mask: Node, seen: Node, absent: Node) -> list[Node]:
+    """(visible, else, seen)."""
+    other = op.select(absent, real(-np.inf), real(LOWEST))
+    return [op.logical_and(mask, op.logical_not(absent)), other, op.convert(seen, openvino.Type.f32)]
 
 
 def attention_rewrite(graph: Graph, found: Attention, made: WindowNodes) -> Rewrite:
@@ -78,26 +112,24 @@ def attention_rewrite(graph: Graph, found: Attention, made: WindowNodes) -> Rewr
 
 
 def attended(graph: Graph, low: Lowering, found: Attention, made: WindowNodes) -> Node:
-    """f32[1, heads, group · tokens, width of V]."""
-    _, heads, queries, width = found.query.shape
-    low.check(found.keys.update, found.keys.index, -(1 << 31), found.capacity - 1)
-    query = reshaped(low.nodes[found.query], [heads, queries, width])
+    """f32[rows, heads, group · tokens, width of V]."""
+    rows, heads, queries, width = found.query.shape
+    low.check(found.keys.update, found.keys.index, -(1 << 31), rows * found.capacity - 1)
+    query = reshaped(low.nodes[found.query], [rows * heads, queries, width])
     chain = list(found.chain)
     if chain and chain[0].op == "mul":
         # On the few queries, or the plug-in moves it to the many keys.
         query = _applied(graph, low, chain.pop(0), query)
-    few = found.keys.index.type.count == 1
-    shape = [heads, found.group, found.tokens, -1]
+    few = found.keys.index.type.count == rows
+    shape = [*([] if rows == 1 else [rows]), heads, found.group, found.tokens, -1]
     parts = []
     visible, other, seen, *new = made.conditions(low, found)
-    same = found.mask == found.seen
-    for rows, conditions in ((None, (visible, other, seen)), (found.keys.rows, tuple(new))):
-        if rows is None:
-            keys = made.window(found.keys.key, heads, found.capacity, width)
-            values = made.window(found.values.key, heads, found.capacity, found.output.shape[-1])
+    for is_new, conditions in ((False, (visible, other, seen)), (True, tuple(new))):
+        if is_new:
+            keys, values = (_by_head(low.nodes[v], v, rows) for v in (found.keys.rows, found.values.rows))
         else:
-            keys, values = (_by_head(low.nodes[v], v) for v in (found.keys.rows, found.values.rows))
-        if rows is not None and few:
+            keys, values = (made.window(found, source) for source in (found.keys, found.values))
+        if is_new and few:
             scores = op.reduce_sum(op.multiply(query, keys), longs(-1), True)
         else:
             scores = op.matmul(query, keys, False, True)
@@ -110,20 +142,22 @@ def attended(graph: Graph, low: Lowering, found: Attention, made: WindowNodes) -
     for number, (scores, values, may_enter) in enumerate(parts):
         power = op.exp(op.subtract(scores, top))
         mass = op.reduce_sum(power, longs(-1), True)
-        entering = power if same else op.multiply(power, may_enter)
-        spread = reshaped(entering, [heads, queries, -1])
+        spread = reshaped(op.multiply(power, may_enter), [rows * heads, queries, -1])
         product = op.multiply(spread, values) if number and few else op.matmul(spread, values, False, False)
         total = mass if total is None else op.add(total, mass)
         weighted = product if weighted is None else op.add(weighted, product)
-    return reshaped(op.divide(weighted, reshaped(total, [heads, queries, 1])), found.output.shape)
+    return reshaped(op.divide(weighted, reshaped(total, [rows * heads, queries, 1])), found.output.shape)
 
 
-def _by_head(rows: Node, value: Value) -> Node:
-    """New rows [m, heads, width] with heads first."""
+def _by_head(new: Node, value: Value, rows: int) -> Node:
+    """New rows [rows · tokens, heads, width] as [rows · heads, tokens, width]."""
     m, heads, width = value.shape
-    if m == 1:
-        return reshaped(rows, [heads, 1, width])
-    return op.transpose(rows, longs([1, 0, 2]))
+    if m == rows:
+        return reshaped(new, [rows * heads, 1, width])
+    if rows == 1:
+        return op.transpose(new, longs([1, 0, 2]))
+    moved = op.transpose(reshaped(new, [rows, m // rows, heads, width]), longs([0, 2, 1, 3]))
+    return reshaped(moved, [rows * heads, m // rows, width])
 
 
 def _applied(graph: Graph, low: Lowering, equation: Equation, x: Node) -> Node:

@@ -7,22 +7,18 @@ copied, and only the positions that a step can see are swept.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from openvino import opset15 as op
 
 from poot_executor.dtype import DType
 from poot_executor.graph.graph import Equation, Graph, Value
 from poot_executor.graph.keys import StateKey
-from poot_npu.vpu.lowering import Lowering
-from poot_npu.vpu.nodes import Node
+from poot_npu.vpu.conditions import conjunction, of_columns
 from poot_npu.vpu.rewrite import splat, through
 
 LOWEST = float(np.finfo(np.float32).min)
 _CHAIN = frozenset("mul div add sub tanh neg min max".split())
-_COLUMN_OPS = frozenset("le lt ge gt eq ne and or not broadcast reshape".split())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,10 +41,12 @@ class Source:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attention:
-    """One attention of one row of a batch. `output` is the matmul with V, `query` f32[1, heads, group · tokens, width].
+    """One attention. `output` is the matmul with V, `query` f32[rows, heads, group · tokens, width].
 
-    `chain` are the equations from the product with K to the masked scores, in order. `mask` and `seen` say which
-    positions a token sees, and which rows of V may enter: both functions of an iota over positions, and of `leaves`.
+    Row r of a batch has the positions [r · capacity, (r + 1) · capacity) of the states, and its tokens' new rows go
+    there or nowhere. `chain` are the equations from the product with K to the masked scores, in order. `mask` and
+    `seen` say which positions a token sees, and which rows of V may enter: both functions of an iota over positions,
+    and of `leaves`.
     """
 
     output: Value
@@ -59,6 +57,7 @@ class Attention:
     mask: Value
     seen: Value
     leaves: tuple[Value, ...]
+    rows: int
     tokens: int
     group: int
     capacity: int
@@ -70,11 +69,12 @@ def find_attentions(graph: Graph) -> list[Attention]:
     befores = {pair.key: pair.before for pair in graph.state}
     found = []
     for equation in graph.equations:
-        if equation.op == "matmul" and len(equation.output.shape) == 4 and equation.output.shape[0] == 1:
+        if equation.op == "matmul" and len(equation.output.shape) == 4:
             attention = _attention(graph, equation, updates, befores)
             if attention is not None:
                 found.append(attention)
-    return found
+    # One model sweeps as many positions of all its windows.
+    return [a for a in found if (a.rows, a.capacity) == (found[0].rows, found[0].capacity)]
 
 
 def _attention(
@@ -98,21 +98,57 @@ def _attention(
         return None
     v, k = sources
     assert v is not None and k is not None
-    capacity = v.update.output.shape[0]
     shape = masked.output.shape
-    if len(shape) != 5 or shape[0] != 1 or k.index != v.index or k.update.output.shape[:2] != v.update.output.shape[:2]:
+    if len(shape) != 5 or k.index != v.index or k.update.output.shape[:2] != v.update.output.shape[:2]:
         return None
-    if shape[1] != k.update.output.shape[1] or shape[4] != capacity:
+    rows, heads, group, tokens, capacity = shape
+    if k.update.output.shape[:2] != (rows * capacity, heads):
+        return None
+    if rows > 1 and not stays_in_its_row(graph, k.index, rows, tokens, capacity):
         return None
     mask, seen = _condition(graph, masked.inputs[0]), _condition(graph, values.inputs[0])
-    if mask.shape != (1, shape[3], capacity) or seen.type.count != capacity:
+    if mask.shape != (rows, tokens, capacity) or seen.type.count != rows * capacity:
         return None
-    leaves = [of_columns(graph, value, capacity) for value in (mask, seen)]
+    if rows > 1 and (seen.shape[0], seen.shape[-1]) != (rows, capacity):
+        return None
+    leaves = [of_columns(graph, value, capacity, rows > 1) for value in (mask, seen)]
     given = [leaf for found in leaves if found is not None for leaf in found]
     if None in leaves or any(leaf.dtype is not DType.I32 for leaf in given):
         return None
     query = first.inputs[0]
-    return Attention(product.output, query, chain, k, v, mask, seen, tuple(given), shape[3], shape[2], capacity)
+    return Attention(product.output, query, chain, k, v, mask, seen, tuple(given), rows, tokens, group, capacity)
+
+
+def stays_in_its_row(graph: Graph, index: Value, rows: int, tokens: int, capacity: int) -> bool:
+    """Whether token t of row r goes to r · capacity + n with 0 <= n < capacity, or nowhere: select(... and 0 <= n and
+    n < capacity, n + iota over rows · capacity, -1)."""
+    chosen = through(graph, index, "reshape")
+    both = (rows, tokens)
+    if chosen is None or chosen.op != "select" or chosen.output.shape != both or splat(graph, chosen.inputs[2]) != -1:
+        return False
+    total = graph.equation(chosen.inputs[1])
+    if total is None or total.op != "add":
+        return False
+    terms = conjunction(graph, chosen.inputs[0])
+    for n, start in (total.inputs, total.inputs[::-1]):
+        low = any(term.op == "le" and splat(graph, term.inputs[0]) == 0 and term.inputs[1] == n for term in terms)
+        limits = [splat(graph, term.inputs[1]) for term in terms if term.op == "lt" and term.inputs[0] == n]
+        high = any(limit is not None and limit <= capacity for limit in limits)
+        if low and high and _starts(graph, start, capacity):
+            return True
+    return False
+
+
+def _starts(graph: Graph, value: Value, capacity: int) -> bool:
+    """Whether element (r, t) is r · capacity."""
+    product = graph.equation(value)
+    if product is None or product.op != "mul":
+        return False
+    for line, factor in (product.inputs, product.inputs[::-1]):
+        found = graph.equation(line)
+        if splat(graph, factor) == capacity and found is not None and found.op == "iota" and found.params["axis"] == 0:
+            return True
+    return False
 
 
 def _softmax_of(graph: Graph, value: Value) -> Equation | None:
@@ -165,14 +201,16 @@ def _chain(graph: Graph, value: Value) -> tuple[tuple[Equation, ...], Equation] 
 def _source(
     graph: Graph, value: Value | None, updates: dict[Value, StateKey], befores: dict[StateKey, Value]
 ) -> Source | None:
-    """The state under [1, positions, heads, width]."""
+    """The state under [rows, capacity, heads, width]."""
     if value is None:
         return None
     update = through(graph, value, "reshape")
     if update is None or update.op != "scatter_update" or update.output not in updates:
         return None
     key = updates[update.output]
-    if update.inputs[0] != befores[key] or len(update.output.shape) != 3 or value.shape != (1, *update.output.shape):
+    if update.inputs[0] != befores[key] or len(update.output.shape) != 3 or len(value.shape) != 4:
+        return None
+    if value.shape[2:] != update.output.shape[1:]:
         return None
     return Source(key, update)
 
@@ -184,75 +222,3 @@ def _condition(graph: Graph, value: Value) -> Value:
         value = equation.inputs[0]
         equation = graph.equation(value)
     return value
-
-
-def of_columns(graph: Graph, value: Value, capacity: int) -> list[Value] | None:
-    """The values that a condition over positions takes beside an iota over its last axis; None where it is not of that
-    form."""
-    found = _columns(graph, value, capacity)
-    return None if found is None else list(dict.fromkeys(found[1]))
-
-
-def _columns(graph: Graph, value: Value, capacity: int) -> tuple[bool, list[Value]] | None:
-    """(Does it depend on the column, leaves); None where it cannot be followed."""
-    if value.shape[-1:] != (capacity,) or capacity == 1:
-        return False, [value]
-    equation = graph.equation(value)
-    if equation is None:
-        return None
-    if equation.op == "iota":
-        return (True, []) if equation.params["axis"] == len(value.shape) - 1 else None
-    if equation.op == "broadcast" and equation.inputs[0].shape[-1] == 1:
-        return False, [equation.inputs[0]]
-    if equation.op not in _COLUMN_OPS or (equation.op == "reshape" and not _keeps_places(equation)):
-        return None
-    below = [_columns(graph, operand, capacity) for operand in equation.inputs]
-    sure = [found for found in below if found is not None]
-    if len(sure) < len(below):
-        return None
-    return any(depends for depends, _ in sure), [leaf for _, leaves in sure for leaf in leaves]
-
-
-def _keeps_places(equation: Equation) -> bool:
-    """Whether a reshape only adds or drops dimensions of 1."""
-    before, after = ([n for n in shape if n != 1] for shape in (equation.inputs[0].shape, equation.output.shape))
-    return before == after
-
-
-def condition_at(low: Lowering, value: Value, capacity: int, columns: Node) -> Node:
-    """The node of a condition at other columns than all: i32[n] of them. Its last axis is n."""
-    if value.shape[-1:] != (capacity,) or capacity == 1:
-        return low.nodes[value]
-    equation = low.graph.equation(value)
-    assert equation is not None
-    if equation.op == "iota":
-        return columns
-    if equation.op in ("broadcast", "reshape"):
-        return condition_at(low, equation.inputs[0], capacity, columns)
-    operands = [condition_at(low, operand, capacity, columns) for operand in equation.inputs]
-    return _CONDITIONS[equation.op](*operands)
-
-
-_CONDITIONS: dict[str, Callable[..., Node]] = {
-    "le": op.less_equal, "lt": op.less, "ge": op.greater_equal, "gt": op.greater, "eq": op.equal, "ne": op.not_equal,
-    "and": op.logical_and, "or": op.logical_or, "not": op.logical_not,
-}  # fmt: skip
-
-
-def upper_bounds(graph: Graph, value: Value) -> list[Value]:
-    """Values x of which the condition says that a column is at most x: i32, one for each condition of a conjunction."""
-    equation = graph.equation(value)
-    if equation is None:
-        return []
-    if equation.op == "and":
-        return [x for operand in equation.inputs for x in upper_bounds(graph, operand)]
-    if equation.op in ("broadcast", "reshape"):
-        return upper_bounds(graph, equation.inputs[0])
-    sides = {"le": (0, 1), "ge": (1, 0)}.get(equation.op)
-    if sides is None:
-        return []
-    column = through(graph, equation.inputs[sides[0]], "broadcast", "reshape")
-    bound = graph.equation(equation.inputs[sides[1]])
-    if column is None or column.op != "iota" or bound is None or bound.op != "broadcast":
-        return []
-    return [bound.inputs[0]] if bound.inputs[0].shape[-1] == 1 else []

@@ -6,7 +6,8 @@ import json
 from collections.abc import Sequence
 
 from poot_executor.compile.program import Program
-from poot_npu.vpu.model import Interface, WindowUse
+from poot_npu.vpu.model import Interface
+from poot_npu.vpu.window import WindowUse
 
 
 def written(faces: Sequence[Interface | None], program: Program) -> bytes:
@@ -19,7 +20,7 @@ def written(faces: Sequence[Interface | None], program: Program) -> bytes:
         else {
             "reads": [value.id for value in face.reads],
             "tables": [weights[key] for key in face.tables],
-            "windows": [[states[use.key], use.heads, use.width] for use in face.windows],
+            "windows": [[states[u.key], u.rows, u.capacity, u.heads, u.width] for u in face.windows],
             "writes": [value.id for value in face.writes],
             "faults": list(face.faults),
         }
@@ -37,7 +38,7 @@ def read(text: bytes, program: Program) -> tuple[Interface | None, ...]:
         if face is None:
             faces.append(None)
             continue
-        windows = (WindowUse(program.states[n].key, heads, width) for n, heads, width in face["windows"])
+        windows = (WindowUse(program.states[n].key, *sizes) for n, *sizes in face["windows"])
         faces.append(
             Interface(
                 tuple(values[n] for n in face["reads"]),

@@ -28,15 +28,7 @@ from poot_npu.vpu.rewrite import Rewrite, Rewrites, float_flags
 from poot_npu.vpu.table import ROWS
 from poot_npu.vpu.weight_uses import WeightNodes, Weights, weight_rewrites
 from poot_npu.vpu.weights import Stored
-
-
-@dataclass(frozen=True, slots=True)
-class WindowUse:
-    """A state that a model sweeps, f32[heads, positions, width]."""
-
-    key: StateKey
-    heads: int
-    width: int
+from poot_npu.vpu.window import WindowUse
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,8 +99,7 @@ class Lowered:
         windows: tuple[WindowUse, ...] = ()
         if number == 0 and swept.windows:
             inputs += [*swept.windows.values(), swept.columns]
-            shapes = {key: node.get_partial_shape() for key, node in swept.windows.items()}
-            windows = tuple(WindowUse(k, s[0].get_length(), s[2].get_length()) for k, s in shapes.items())
+            windows = tuple(swept.uses.values())
         model = openvino.Model(results, inputs, f"{graph.name}_{number}")
         names = tuple(name for name, _ in low.faults)
         face = Interface(tuple(parameters), tuple(made.tables), windows, tuple(writes), names)

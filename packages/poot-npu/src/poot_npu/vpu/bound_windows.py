@@ -1,0 +1,78 @@
+"""The windows of a recording's first model: made to fit before each step, and bound where they changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import openvino
+from numpy.typing import NDArray
+
+from poot_npu.vpu.memory import Memory
+from poot_npu.vpu.sweep import Sweep
+from poot_npu.vpu.window import Floats, Window, WindowUse, fitted, window_of
+
+PATIENCE = 64
+"""Steps in turn that need half of a window of several rows or less, after which it becomes shorter."""
+
+
+class BoundWindows:
+    """`memories` are those of the states that `uses` name; the request's inputs from `first` on are their windows, and
+    behind them the positions. `rows` are the arrays that get the new rows of V."""
+
+    def __init__(
+        self,
+        request: Any,
+        uses: Sequence[WindowUse],
+        memories: Sequence[Memory],
+        first: int,
+        sweep: Sweep,
+        rows: Sequence[Floats],
+    ) -> None:
+        self._request = request
+        self._uses = uses
+        self._memories = memories
+        self._first = first
+        self._bound: list[Window | None] = [None] * len(uses)
+        self._tensors: list[Any] = [None] * (len(uses) + 1)
+        self._sweep = sweep
+        self._columns = np.arange(sweep.capacity, dtype=np.int32)
+        self._length = 0
+        self._unused = 0
+        self._rows = rows
+
+    def fit(self) -> None:
+        """Sweep as many positions as the step sees, or as windows of several rows have."""
+        needed, lasts = self._sweep.length()
+        length = self._lasting(needed)
+        for place, (use, memory) in enumerate(zip(self._uses, self._memories, strict=True)):
+            window = fitted(memory, use, length, lasts)
+            if self._bound[place] is not window:
+                self._bound[place] = window
+                self._bind(place, window.array[: use.rows].reshape(use.rows * use.heads, length, use.width))
+        if length != self._length:
+            self._length = length
+            self._bind(len(self._uses), self._columns[:length])
+
+    def check(self) -> None:
+        """Remember where a state got what is not finite."""
+        if not all(np.isfinite(rows).all() for rows in self._rows):
+            for memory in self._memories:
+                memory.finite = False
+
+    def _lasting(self, needed: int) -> int:
+        """Windows of several rows are large, and steps of a few rows come between those of many: such windows keep
+        their length for a while."""
+        pairs = zip(self._memories, self._uses, strict=True)
+        found = (window_of(memory, use) for memory, use in pairs)
+        longest = max((w.length for w in found if w is not None and w.rows > 1), default=0)
+        if longest <= needed:
+            self._unused = 0
+            return needed
+        self._unused = self._unused + 1 if needed <= longest // 2 else 0
+        return longest if self._unused < PATIENCE else needed
+
+    def _bind(self, place: int, array: NDArray[Any]) -> None:
+        self._tensors[place] = openvino.Tensor(array, shared_memory=True)
+        self._request.set_input_tensor(self._first + place, self._tensors[place])

@@ -1,0 +1,95 @@
+"""How many positions of its windows a step must sweep, from the bounds of its masks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from poot_executor.dtype import from_bytes
+from poot_executor.graph.graph import Equation, Graph, Input, Value
+from poot_executor.graph.keys import SlotKey
+from poot_executor.graph.ops import OPS
+from poot_npu.vpu.attention import Attention
+from poot_npu.vpu.conditions import upper_bounds
+
+STEP = 128
+"""Positions by which windows grow."""
+MAX_BOUND_ELEMENTS = 4096
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sweep:
+    """How many positions a step must sweep: more than any token sees.
+
+    `bounds` are pairs of i32 values [rows, ...]: the greatest are the last positions that a token of a row sees, and
+    that hold something of the row. `equations` compute them of slots.
+    """
+
+    rows: int
+    capacity: int
+    bounds: tuple[tuple[Value, Value], ...]
+    equations: tuple[Equation, ...]
+    given: dict[Value, Callable[[], Any]] = field(default_factory=dict)
+
+    def length(self) -> tuple[int, list[int]]:
+        """(positions, the last that is seen in each row): a multiple of STEP or all. All too where a token sees none
+        and its row holds something, since softmax then weighs all alike. Of a row that holds nothing the result is 0,
+        however many positions are weighed.
+        """
+        every = self.capacity, [self.capacity - 1] * self.rows
+        if not self.bounds:
+            return every
+        values = {value: read() for value, read in self.given.items()}
+        for equation in self.equations:
+            operands = [values[v] for v in equation.inputs]
+            values[equation.output] = OPS[equation.op].evaluate(operands, equation.params, equation.output.type)
+        lasts = np.full(self.rows, -1)
+        for pair in self.bounds:
+            tokens, held = (np.reshape(values[bound], (self.rows, -1)) for bound in pair)
+            if ((tokens.min(axis=1) < 0) & (held.max(axis=1) >= 0)).any():
+                return every
+            lasts = np.maximum(lasts, np.maximum(tokens.max(axis=1), held.max(axis=1)))
+        most = max(int(lasts.max()), 0)
+        return min(-(-(most + 1) // STEP) * STEP, self.capacity), lasts.tolist()
+
+
+def sweep_of(graph: Graph, attentions: Iterable[Attention], slot: Callable[[SlotKey], NDArray[np.uint8]]) -> Sweep:
+    """The sweep of a step with these attentions; all positions where a mask has no upper bound of slots alone."""
+    rows, capacity, pairs = 1, 0, []
+    for found in attentions:
+        rows, capacity = found.rows, found.capacity
+        mine = [upper_bounds(graph, condition)[:1] for condition in (found.mask, found.seen)]
+        if not all(mine) or (rows > 1 and any(bound.shape[0] != rows for (bound,) in mine)):
+            return Sweep(rows, capacity, (), ())
+        pairs.append((mine[0][0], mine[1][0]))
+    distinct = tuple(dict.fromkeys(pairs))
+    needed = {bound for pair in distinct for bound in pair}
+    equations, given = [], {}
+    for equation in reversed(graph.equations):
+        if equation.output in needed:
+            equations.append(equation)
+            needed.update(equation.inputs)
+    for value in needed:
+        found = graph.definition(value)
+        if isinstance(found, Input):
+            read = _reader(found, slot)
+            if read is None:
+                return Sweep(rows, capacity, (), ())
+            given[value] = read
+    if sum(equation.output.type.count for equation in equations) > MAX_BOUND_ELEMENTS:
+        return Sweep(rows, capacity, (), ())
+    return Sweep(rows, capacity, distinct, tuple(reversed(equations)), given)
+
+
+def _reader(entry: Input, slot: Callable[[SlotKey], NDArray[np.uint8]]) -> Callable[[], Any] | None:
+    type, data = entry.value.type, entry.data
+    if data is not None:
+        return lambda: data
+    if isinstance(entry.key, SlotKey):
+        memory = slot(entry.key)[: type.nbytes]
+        return lambda: from_bytes(memory, type.dtype, type.shape)
+    return None
