@@ -10,7 +10,7 @@ With `--cells FILE` every cell is kept, and one that ran is not run again for th
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -22,7 +22,7 @@ from cells import Kept, commit_of
 from numpy.typing import NDArray
 
 from poot_eval import eval as oracle
-from poot_executor.compile import compile
+from poot_executor.compile import CompileOptions, compile
 from poot_executor.device import Device
 from poot_executor.discover import open_device
 from poot_executor.dtype import BF16, F32, DType
@@ -39,6 +39,7 @@ from poot_llm.models.weight_map import bind_weights
 from poot_llm.sampling import Suffix
 
 ROOT = Path(__file__).resolve().parents[1]
+Options = Callable[[], CompileOptions]
 MOST_STEPS = 56
 """Positions after its depth that a decode cell goes through, again and again."""
 WARM_STEPS, WARM_SECONDS = 5, 0.5
@@ -119,29 +120,46 @@ class RandomStore:
         return blocks.reshape(-1)
 
 
+class Model:
+    """A model's random weights on a device: what its runs share."""
+
+    def __init__(self, engine: Engine, config: LlamaConfig, format: Format) -> None:
+        self.engine, self.config = engine, config
+        self.store = RandomStore(config, format)
+        self.bound = bind_weights(LLAMA.expected(config), self.store)
+        self.executable = engine.load_weights(self.store, self.bound.names)
+
+    def unload(self) -> None:
+        """Give back the weights and every run."""
+        self.engine.unload(self.executable)
+
+
 class Run:
-    """A model on a device: one entry of `rows` rows and `tokens` tokens each."""
+    """An entry of a model: steps of `rows` rows and `tokens` tokens each."""
 
     def __init__(
         self,
-        engine: Engine,
-        config: LlamaConfig,
-        format: Format,
+        model: Model,
         capacity: int,
         *,
         rows: int = 1,
         tokens: int = 1,
         activations: DType = F32,
+        options: Options = CompileOptions,
     ) -> None:
-        self.engine, self.config, self.rows, self.tokens = engine, config, rows, tokens
-        self.store = RandomStore(config, format)
-        bound = bind_weights(LLAMA.expected(config), self.store)
+        self.model, self.engine, self.rows, self.tokens = model, model.engine, rows, tokens
+        self.executable, self.names = model.executable, model.bound.names
         step = StepShape(rows, tokens, capacity, capacity)
-        self.graph = trace_step(LLAMA, config, step, bound.stored, Suffix.GREEDY, activations)
-        self.program = compile(self.graph, engine.target_set[0])
-        self.executable = engine.load_weights(self.store, bound.names)
-        self.names = bound.names
-        self.entry = engine.add_entry(self.executable, self.program)
+        self.graph = trace_step(LLAMA, model.config, step, model.bound.stored, Suffix.GREEDY, activations)
+        (target,) = self.engine.target_set
+        self.program = compile(self.graph, target, options())
+        # States of an entry before may be smaller, and what is in them is nobody's.
+        self.engine.reset_state(self.executable)
+        self.entry = self.engine.add_entry(self.executable, self.program)
+
+    def remove(self) -> None:
+        """Give the entry back; the weights stay."""
+        self.engine.remove_entry(self.executable, self.entry)
 
     def step(self, tokens: NDArray[np.int32], position: int) -> NDArray[np.int32]:
         """The greedy token of each row after i32[rows, tokens] at `position`."""
@@ -151,7 +169,8 @@ class Run:
 
     def weight_bytes(self) -> int:
         """Bytes that a step reads: every weight once, but of an untied embedding only a row."""
-        uses = [u for u in self.program.weights if self.config.tied_head or u.key != WeightKey(None, "embedding")]
+        tied = self.model.config.tied_head
+        uses = [u for u in self.program.weights if tied or u.key != WeightKey(None, "embedding")]
         names = {self.names[u.key]: u.layout.nbytes for u in uses}
         return sum(names.values())
 
@@ -169,16 +188,9 @@ def slots(tokens: NDArray[np.int32], position: int) -> dict[SlotKey, NDArray[np.
 def check(engine: Engine, format: Format, cell: Cell) -> str:
     """Greedy tokens of a small model against the oracle's, step by step with its own states: 8 steps of a token, or two
     of several. Rows begin with tokens of their own."""
-    run = Run(
-        engine,
-        SMALL,
-        format,
-        max(64, 2 * cell.tokens),
-        rows=cell.rows,
-        tokens=cell.tokens,
-        activations=cell.dtype,
-    )
-    store = RandomStore(SMALL, format)
+    model = Model(engine, SMALL, format)
+    run = Run(model, max(64, 2 * cell.tokens), rows=cell.rows, tokens=cell.tokens, activations=cell.dtype)
+    store = model.store
     tensors = {name: store.tensor(name) for name in dict.fromkeys(run.names.values())}
     weights = {key: tensors[name] for key, name in run.names.items()}
     states = {
@@ -199,7 +211,7 @@ def check(engine: Engine, format: Format, cell: Cell) -> str:
     # Activations that are rounded may turn a near tie, one of those that are not never.
     allowed = 0 if cell.dtype is F32 else steps * cell.rows // 8
     assert flips <= allowed, f"{flips} of {steps * cell.rows} tokens are not the oracle's"
-    engine.unload(run.executable)
+    model.unload()
     return f"{steps * cell.rows - flips} of {steps * cell.rows} tokens of a small model equal the oracle's"
 
 
@@ -235,21 +247,21 @@ def cells_of(args: argparse.Namespace) -> list[Cell]:
 
 def measure(engine: Engine, device: Device, cell: Cell, steps: int) -> dict[str, float]:
     """One cell: medians of `steps` steps, in seconds, with what a step reads and dispatches."""
-    run = Run(
-        engine,
-        SHAPES[cell.shape],
-        FORMATS[cell.format],
-        cell.capacity,
-        rows=cell.rows,
-        tokens=cell.tokens,
-        activations=cell.dtype,
-    )
-    tokens = np.full((cell.rows, cell.tokens), 7, np.int32)
+    model = Model(engine, SHAPES[cell.shape], FORMATS[cell.format])
+    run = Run(model, cell.capacity, rows=cell.rows, tokens=cell.tokens, activations=cell.dtype)
+    result = timed(run, device, cell.depth, steps)
+    model.unload()
+    return result
+
+
+def timed(run: Run, device: Device, depth: int, steps: int) -> dict[str, float]:
+    """Medians of `steps` steps from `depth` on, in seconds, with what a step reads and dispatches."""
+    tokens = np.full((run.rows, run.tokens), 7, np.int32)
     walls: list[float] = []
     busy: list[float] = []
     began, number = perf_counter(), 0
     while len(walls) < steps:
-        position = cell.depth + (number % MOST_STEPS if cell.tokens == 1 else 0)
+        position = depth + (number % MOST_STEPS if run.tokens == 1 else 0)
         started = perf_counter()
         run.step(tokens, position)
         wall = perf_counter() - started
@@ -258,14 +270,12 @@ def measure(engine: Engine, device: Device, cell: Cell, steps: int) -> dict[str,
             walls.append(wall)
             seconds = device.device_time()
             busy.append(wall if seconds is None else seconds)
-    result = {
+    return {
         "wall": median(walls),
         "device": median(busy),
         "bytes": run.weight_bytes(),
         "dispatches": len(run.program.dispatches),
     }
-    engine.unload(run.executable)
-    return result
 
 
 def main() -> None:

@@ -1,0 +1,260 @@
+"""Which of ptx's options pay on this GPU: `python benchmarks/ptx_options.py --cells FILE --table FILE`.
+
+Options that no measurement has chosen yet, beside what a device has now: products of warpgroups and their tiles, the
+next kernel started early, weights loaded early or not, positions split or not. Stages run in the order of what most
+depends on them, each in a process of its own, so that one that ends badly costs no other; each begins with a small
+model against the oracle. What was measured is kept at once, and a second run goes on where the first ended.
+
+`--reference` interprets the kernels of a small shape instead: it tries the script, and measures nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from cells import Kept, commit_of
+from shapes import SHAPES, SMALL, Cell, Model, Run, check, timed
+
+from poot_executor.compile import CompileOptions
+from poot_executor.compile.schedule_picks import Schedules
+from poot_executor.engine import Engine
+from poot_executor.formats import FORMATS
+from poot_executor.kernel.warpgroups import FEATURE as WARPGROUP
+from poot_executor.kernel_device import KernelDevice
+from poot_executor.settings import read_settings
+from poot_ptx_device.architecture import ARCHITECTURES
+from poot_ptx_device.caps import DEPENDENT_LAUNCH, EARLY_LAUNCH, EARLY_LOADS, OPTIONS, caps_of
+
+ROOT = Path(__file__).resolve().parents[1]
+CAPACITY, CHUNK = 512, 2048
+SPLIT_LATER = 8
+"""Tiles of positions below which one group walks all of them, in the option "unsplit"."""
+
+SETS: Mapping[str, frozenset[str]] = {
+    "now": OPTIONS,
+    "late": frozenset({DEPENDENT_LAUNCH}),
+    "early": OPTIONS | {EARLY_LAUNCH},
+    "early, late loads": frozenset({DEPENDENT_LAUNCH, EARLY_LAUNCH}),
+    "early, unsplit": OPTIONS | {EARLY_LAUNCH},
+    "products": OPTIONS | {WARPGROUP},
+}
+"""Options by name: what the table calls them. `EARLY_LOADS` is among those of a device now."""
+assert EARLY_LOADS in OPTIONS
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Shapes with one set of options. `steps` are rows, tokens of each, depth, and the tile of warpgroups that is
+    picked (None: the heuristic's, 0: none)."""
+
+    options: str
+    shapes: tuple[str, ...]
+    format: str
+    steps: tuple[tuple[int, int, int, int | None], ...] = ((1, 1, 0, None),)
+
+
+STAGES = (
+    Stage("products", ("135M",), "bf16"),
+    Stage("now", ("135M", "0.5B", "1B"), "bf16"),
+    Stage(
+        "products",
+        ("8B",),
+        "bf16",
+        (
+            (1, 1, 0, None),
+            (1, CHUNK, 0, None),
+            (1, CHUNK, 0, 0),
+            (64, 1, 128, None),
+            (64, 1, 128, 0),
+            (64, 1, 128, 64),
+            (1, CHUNK, 0, 128),
+            (256, 1, 128, None),
+            (256, 1, 128, 0),
+        ),
+    ),
+    Stage("early", ("135M", "0.5B", "1B"), "bf16"),
+    Stage("now", ("8B",), "q4_0"),
+    Stage("late", ("135M", "0.5B"), "bf16"),
+    Stage("early, unsplit", ("135M", "0.5B"), "bf16"),
+    Stage("early, late loads", ("135M", "0.5B"), "bf16"),
+    Stage("early", ("8B",), "q4_0"),
+)
+"""In the order of priority."""
+TRIED = (Stage("products", ("small",), "bf16", ((1, 1, 0, None), (20, 1, 4, None), (20, 1, 4, 0), (1, 64, 0, 32))),)
+"""What `--reference` goes through."""
+
+
+def opened(options: str, *, reference: bool) -> KernelDevice:
+    """The device with a set of options."""
+    chosen = SETS[options]
+    if reference:
+        from poot_eval.device import ReferenceDevice
+
+        return ReferenceDevice(caps_of(next(a for a in ARCHITECTURES if a.warpgroups), options=chosen))
+    from cuda.bindings import driver
+
+    from poot_ptx_device.native import Native
+    from poot_ptx_device.opening import open_gpu
+
+    native = Native(driver)
+    native.initialize()
+    device = open_gpu(native, native.gpus()[0], read_settings().device, options=chosen)
+    if WARPGROUP in chosen and WARPGROUP not in device.target.caps.features:
+        print("products of warpgroups did not give their known answers: nothing of them is measured", flush=True)
+    if "unsplit" in options:
+        device.settle(replace(device.target.caps, split_tiles=SPLIT_LATER))
+    return device
+
+
+def picked(run: Run, tokens: int) -> CompileOptions:
+    """The options of a program like a run's whose products of warpgroups all have that tile."""
+    keys = [d.schedule["key"] for d in run.program.dispatches if "warpgroups" in d.schedule]
+    return CompileOptions(schedules=Schedules.of({key: {"tokens": tokens} for key in keys}))
+
+
+def run_stage(stage: Stage, kept: Kept, steps: int, *, reference: bool) -> None:
+    """Every cell of a stage that is not kept yet."""
+    wanted = [(shape, step) for shape in stage.shapes for step in stage.steps]
+    missing = [(shape, step) for shape, step in wanted if kept.get(named(stage, shape, step)) is None]
+    if not missing:
+        return
+    with closing(opened(stage.options, reference=reference)) as device:
+        engine = Engine(device)
+        for rows, tokens in dict.fromkeys((rows, min(tokens, 64)) for _, (rows, tokens, _, _) in missing):
+            cell = Cell("small", stage.format, "bf16", rows, tokens, 0, 64)
+            print(f"{stage.options}: {rows} x {tokens}: {check(engine, FORMATS[stage.format], cell)}", flush=True)
+        for shape in dict.fromkeys(shape for shape, _ in missing):
+            model = Model(engine, SMALL if shape == "small" else SHAPES[shape], FORMATS[stage.format])
+            for step in (step for other, step in missing if other == shape):
+                measure(model, device, stage, shape, step, kept, steps)
+            model.unload()
+        engine.close()
+
+
+def measure(
+    model: Model,
+    device: KernelDevice,
+    stage: Stage,
+    shape: str,
+    step: tuple[int, int, int, int | None],
+    kept: Kept,
+    steps: int,
+) -> None:
+    """One cell, kept."""
+    rows, tokens, depth, tile = step
+    capacity = max(CAPACITY if shape != "small" else 64, tokens)
+    activations = Cell(shape, stage.format, "bf16", rows, tokens, depth, capacity).dtype
+    run = Run(model, capacity, rows=rows, tokens=tokens, activations=activations)
+    if tile is not None:
+        options = picked(run, tile)
+        run.remove()
+        run = Run(model, capacity, rows=rows, tokens=tokens, activations=activations, options=lambda: options)
+    products = sum("warpgroups" in d.schedule for d in run.program.dispatches)
+    result = timed(run, device, depth, steps if tokens == 1 else max(2, steps // 5))
+    show(named(stage, shape, step), kept.put(named(stage, shape, step), {**result, "products": products}))
+    run.remove()
+
+
+def named(stage: Stage, shape: str, step: tuple[int, int, int, int | None]) -> dict[str, Any]:
+    """The name of a cell."""
+    rows, tokens, depth, tile = step
+    return {
+        "options": stage.options,
+        "shape": shape,
+        "format": stage.format,
+        "rows": rows,
+        "tokens": tokens,
+        "depth": depth,
+        "tile": tile,
+    }
+
+
+HEAD = (
+    "| options | shape | rows x tokens, depth | tile | tok/s | device µs | exposed host µs | TB/s | "
+    "dispatches, of them products |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+)
+
+
+def line(cell: Mapping[str, Any], result: Mapping[str, float]) -> str:
+    """A row of the table."""
+    rate, device = cell["rows"] * cell["tokens"] / result["wall"], result["device"]
+    exposed, speed = result["wall"] - device, result["bytes"] / device / 1e12
+    tile = {None: "heuristic", 0: "none"}.get(cell["tile"], cell["tile"])
+    what = f"{cell['options']} | {cell['shape']} {cell['format']} | {cell['rows']} x {cell['tokens']}, {cell['depth']}"
+    times = f"{rate:,.0f} | {device * 1e6:,.0f} | {exposed * 1e6:,.0f} | {speed:.2f}"
+    return f"| {what} | {tile} | {times} | {result['dispatches']:.0f}, {result['products']:.0f} |"
+
+
+def show(cell: Mapping[str, Any], result: Mapping[str, float]) -> None:
+    """A row, as soon as it is there."""
+    print(line(cell, result), flush=True)
+
+
+def table(stages: Sequence[Stage], kept: Kept) -> str:
+    """All that was measured, in the order of the stages."""
+    rows = []
+    for stage in stages:
+        for shape in stage.shapes:
+            for step in stage.steps:
+                result = kept.get(named(stage, shape, step))
+                rows.append("" if result is None else line(named(stage, shape, step), result))
+    return "\n".join([HEAD, *filter(None, rows)])
+
+
+def named_commit() -> str:
+    """The checkout's commit; where it has none, or differs from it, with the time, so that nothing else is it."""
+    commit = commit_of(ROOT)
+    return f"{commit} {time.strftime('%Y-%m-%dT%H:%M:%S')}" if commit.endswith(("dirty", "unknown")) else commit
+
+
+def main() -> None:
+    """Every stage in a process of its own, as long as there is time; or one of them."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--cells", type=Path, required=True, help="a file that keeps what was measured")
+    parser.add_argument("--table", type=Path, help="where the table goes, besides being printed")
+    parser.add_argument("--seconds", type=float, default=470.0, help="in which all stages have to end")
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--commit", help="what the cells are of, where the checkout does not say; given again to go on")
+    parser.add_argument("--stage", type=int, help="one stage, in this process")
+    parser.add_argument("--reference", action="store_true", help="interpret a small shape, to try the script")
+    args = parser.parse_args()
+    stages = TRIED if args.reference else STAGES
+    common = {
+        "commit": args.commit or named_commit(),
+        "device": "reference" if args.reference else "ptx",
+        "steps": args.steps,
+    }
+    if args.stage is not None:
+        run_stage(stages[args.stage], Kept(args.cells, common), args.steps, reference=args.reference)
+        return
+    until = perf_counter() + args.seconds
+    for place, stage in enumerate(stages):
+        left = until - perf_counter()
+        if left < 10:
+            print(f"no time is left for {len(stages) - place} stages", flush=True)
+            break
+        again = [*sys.argv, "--stage", str(place), "--commit", common["commit"]]
+        try:
+            done = subprocess.run([sys.executable, *again], check=False, timeout=left)
+        except subprocess.TimeoutExpired:
+            print(f"{stage.options} {stage.shapes}: out of time", flush=True)
+            break
+        if done.returncode:
+            print(f"{stage.options} {stage.shapes}: ended with {done.returncode}", flush=True)
+    text = table(stages, Kept(args.cells, common))
+    print(f"\ncommit {common['commit']}\n{text}", flush=True)
+    if args.table is not None:
+        args.table.write_text(text + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
