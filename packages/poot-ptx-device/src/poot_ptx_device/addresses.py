@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from poot_executor.kernel.ir import Access, Kernel, Op, Val
-from poot_executor.kernel.passes.ranges import Range, Ranges
+from poot_executor.kernel.ir import Access, Kernel, Val
+from poot_executor.kernel.known_indices import KnownIndices
 from poot_executor.kernel.warpgroups import TILE
 from poot_ptx_device.instructions import Instructions
 from poot_ptx_device.operands import is_literal
@@ -22,23 +22,17 @@ def dynamic_bytes(kernel: Kernel) -> int:
     return sum(-(-4 * array.count // TILE_BYTES) * TILE_BYTES for array in kernel.shared)
 
 
-class Addresses(Instructions):
+class Addresses(Instructions, KnownIndices):
     """Instructions of one kernel that know its parameters, and what its integers are known to lie in."""
 
     def __init__(self, kernel: Kernel) -> None:
-        super().__init__()
-        self.kernel = kernel
+        Instructions.__init__(self)
+        KnownIndices.__init__(self, kernel)
         self.dynamic = dynamic_bytes(kernel) > 0
         self.multiplies = any(op.kind == "warpgroup_mma" for op in kernel.body.walk())
-        self.ranges = Ranges(kernel)
         self._head: list[str] = []
         self._known: dict[tuple[str, int, int], str] = {}
-        self._makers = {value: op for op in kernel.body.walk() for value in op.results}
         self._addresses: list[dict[tuple[int, str], str]] = [{}]
-
-    def range_of(self, value: Val) -> Range:
-        """What an integer is known to lie in."""
-        return self.ranges.of(value)
 
     # What is computed once, before anything else
 
@@ -96,21 +90,10 @@ class Addresses(Instructions):
         """The address of the fault word."""
         return self.once(("fault", 0, 0), "b64", "ld.param.u64 {0}, [fault]", "cvta.to.global.u64 {0}, {0}")
 
-    def inside(self, place: int, index: Val, width: int) -> bool:
-        """Whether an access of `width` elements is known to lie in what every launch binds."""
-        count, known = self.kernel.params[place].count, self.range_of(index)
-        return count is not None and known.low >= 0 and known.high + width <= count
-
     def element(self, place: int, index: Val) -> str:
         """The address of an element that needs no guard, in brackets: what is near a known address is an offset from
         it."""
-        base, offset = index, 0
-        while (made := self._makers.get(base)) is not None and made.kind == "add":
-            left, right = made.operands
-            constant = self.constant(right)
-            if constant is None or self.range_of(left).low < 0:
-                break
-            base, offset = left, offset + constant
+        base, offset = self.near(index)
         if (constant := self.constant(base)) is not None:
             return f"[{self.address(place)}+{4 * (offset + constant)}]"
         register = self.scalar(base)
@@ -127,16 +110,6 @@ class Addresses(Instructions):
         if is_literal(index):
             return f"[{self.address(place)}+{4 * int(index)}]"
         return f"[{self.result('b64', f'mad.wide.u32 {{}}, {index}, 4, {self.address(place)}')}]"
-
-    def maker(self, value: Val, kind: str) -> Op | None:
-        """The operation that makes a value, where it is of a kind."""
-        made = self._makers.get(value)
-        return made if made is not None and made.kind == kind else None
-
-    def constant(self, value: Val) -> int | None:
-        """The number that an integer is, where it is a constant."""
-        made = self.maker(value, "const")
-        return None if made is None else made.attrs["value"]
 
     def reads_only(self, place: int) -> bool:
         """Whether no dispatch ever writes the buffer, so that loads may go past coherence."""

@@ -32,7 +32,7 @@ def _load(e: Emitter, op: Op) -> None:
     place, width, index = op.attrs["buffer"], op.result.type.width, op.operands[0]
     constant = e.kernel.params[place].access is Access.READ
     if e.inside(place, index, width):
-        address = e.near(place, index)
+        address = e.element(place, index)
     else:
         address = f"poot_at(p{place}, poot_near({e.scalar(index)}, {e.last(place, width)}))"
     _take(e, op.result, address, constant=constant)
@@ -42,7 +42,7 @@ def _guarded(e: Emitter, place: int, index: Val, width: int) -> tuple[str, str]:
     """The condition under which something may happen in a buffer, "" where it always may, and the address. An index
     below 0 is a large one, unsigned."""
     if e.inside(place, index, width):
-        return "", e.near(place, index)
+        return "", e.element(place, index)
     index_text = f"(u32){e.scalar(index)}"
     return f"{index_text} < {e.end(place, width)}", f"poot_at(p{place}, {index_text})"
 

@@ -20,7 +20,7 @@ from poot_executor.compile.target import Caps
 from poot_executor.errors import Unsupported
 from poot_executor.kernel.fragments import FragmentType
 from poot_executor.kernel.ir import KERNEL_OPS, Access, Block, Kernel, KType, Op, Val
-from poot_executor.kernel.passes.ranges import Range, Ranges
+from poot_executor.kernel.known_indices import KnownIndices
 from poot_executor.kernel.rules import Rules
 from poot_executor.kernel.uniform import Uniformity
 from poot_rocm_device.architecture import architecture_of
@@ -58,22 +58,20 @@ def type_name(type: KType) -> str:
     return str(type)
 
 
-class Emitter:
+class Emitter(KnownIndices):
     """The text of one kernel under construction. Rules call `define`, `line`, `lanes` and `block`; `routines` are the
     elementary functions that it calls.
     """
 
     def __init__(self, kernel: Kernel, caps: Caps, rules: Rules[Rule]) -> None:
-        self.kernel = kernel
+        super().__init__(kernel)
         self.caps = caps
         self.architecture = architecture_of(caps.features)
         self.wave = self.architecture.wave
-        self.ranges = Ranges(kernel)
         self.uniformity = Uniformity(kernel, self.wave)
         self.uses = Counter(value for op in kernel.body.walk() for value in op.operands)
         self._rules = rules
         self._values: dict[Val, Lanes] = {}
-        self._makers = {value: op for op in kernel.body.walk() for value in op.results}
         self.routines: set[str] = set()
         self.uses_fragments = False
         self._names = 0
@@ -202,31 +200,11 @@ class Emitter:
         lanes = self.lanes(value)
         return lanes[0] if len(lanes) == 1 else f"({type_name(value.type)}){{{', '.join(lanes)}}}"
 
-    def range_of(self, value: Val) -> Range:
-        """What an integer is known to lie in."""
-        return self.ranges.of(value)
-
-    def constant(self, value: Val) -> int | None:
-        """The number that an integer is, where it is a constant."""
-        made = self._makers.get(value)
-        return made.attrs["value"] if made is not None and made.kind == "const" else None
-
     # Memory
 
-    def inside(self, place: int, index: Val, width: int) -> bool:
-        """Whether an access of `width` elements is known to lie in what every launch binds."""
-        count, known = self.kernel.params[place].count, self.range_of(index)
-        return count is not None and known.low >= 0 and known.high + width <= count
-
-    def near(self, place: int, index: Val) -> str:
+    def element(self, place: int, index: Val) -> str:
         """The address of an element that needs no guard: what is near another one is an offset from it."""
-        base, offset = index, 0
-        while (made := self._makers.get(base)) is not None and made.kind == "add":
-            left, right = made.operands
-            constant = self.constant(right)
-            if constant is None or self.range_of(left).low < 0:
-                break
-            base, offset = left, offset + constant
+        base, offset = self.near(index)
         known = self.constant(base)
         start = f"p{place}" if known is not None else f"poot_at(p{place}, (u32){self.scalar(base)})"
         offset += known or 0
