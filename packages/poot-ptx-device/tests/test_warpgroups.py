@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from poot_executor.compile import Program, Target, compile
 from poot_executor.dtype import DType
 from poot_executor.errors import DeviceLost
+from poot_executor.formats import FORMATS
+from poot_executor.graph import functional as f
+from poot_executor.graph.builder import Builder
+from poot_executor.graph.graph import TensorType
+from poot_executor.graph.keys import SlotKey, SlotKind
 from poot_executor.kernel.builder import KernelBuilder
 from poot_executor.kernel.ir import Access, Kernel
 from poot_executor.kernel.passes import optimize
 from poot_executor.kernel.warpgroups import FEATURE, LINE
 from poot_executor.known_warpgroups import warpgroup_case
+from poot_executor.weights import WeightKey
 from poot_ptx_device.architecture import ARCHITECTURES, warpgroup_architecture
 from poot_ptx_device.caps import OPTIONS, caps_of
 from poot_ptx_device.device import PtxDevice
@@ -26,6 +35,45 @@ SM_90A = next(a for a in ARCHITECTURES if a.warpgroups)
 CAPS = caps_of(SM_90A, options=OPTIONS | {FEATURE})
 
 Assemble = Callable[[str, str], str]
+
+
+def contraction(tokens: int, rows: int, columns: int, *, anchors: int = 1) -> Program:
+    """Norm, contraction with bf16 weights (or gate and up) and a residual sum of so many activation rows."""
+    b = Builder("contraction")
+    x = b.slot(SlotKey(SlotKind.INPUT), TensorType((tokens, columns), F32))
+    scale = b.weight(WeightKey(None, "norm"), TensorType((columns,), F32))
+    h = f.rms_norm(x, scale, 1e-5)
+    bf16 = FORMATS["bf16"]
+    weights = [f.stored_weight(b, WeightKey(0, f"w{k}"), bf16, (rows, columns)) for k in range(2)]
+    gate, up = (f.linear(h, weight, bf16, activations=BF16) for weight in weights)
+    b.output("y", f.swiglu(gate, up) if anchors == 2 else gate + 1.0)
+    if anchors == 1:
+        b.output("z", up)
+    return compile(b.build(), Target("ptx", CAPS))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "rows", "anchors", "expected"),
+    [(2048, 4096, 1, (2, 256)), (2048, 4096, 2, (2, 128)), (64, 4096, 1, (1, 64)), (24, 320, 1, (1, 32))],
+)
+def test_contractions_assemble_without_spills(
+    assemble: Assemble, tokens: int, rows: int, anchors: int, expected: tuple[int, int]
+) -> None:
+    dispatches = [d for d in contraction(tokens, rows, 512, anchors=anchors).dispatches if "warpgroups" in d.schedule]
+    assert {(d.schedule["warpgroups"], d.schedule["tokens"]) for d in dispatches} == {expected}
+    for dispatch in dispatches:
+        report = assemble(emit(dispatch.kernel, CAPS), SM_90A.name)
+        assert "0 bytes spill stores" in report and "serialized" not in report
+
+
+def test_golden(request: pytest.FixtureRequest) -> None:
+    """The text of the known answers' kernel, which contractions are like."""
+    text = emit(optimize(warpgroup_case(BF16).kernel, subgroup=True, subgroup_width=32), CAPS)
+    path = Path(__file__).parent / "golden" / "warpgroup_product.ptx"
+    if request.config.getoption("--update-ptx"):
+        path.write_text(text)
+    before = path.read_text() if path.exists() else ""
+    assert text == before, "".join(difflib.unified_diff(before.splitlines(True), text.splitlines(True)))
 
 
 @pytest.mark.parametrize("half", [DType.BF16, DType.F16], ids=str)

@@ -173,7 +173,8 @@ class Memory:
         place, lanes = spot.place, spot.lanes
         if place.tracker is None:
             return
-        groups = np.ones((lanes.groups, 1), np.bool_) if spot.mask is None else spot.mask.any(axis=1, keepdims=True)
+        whole = np.ones((lanes.groups, 1), np.bool_) if spot.mask is None else spot.mask
+        groups: NDArray[np.bool_] = np.logical_or.reduce(whole, axis=1, keepdims=True)
         chosen = np.broadcast_to(groups[..., None], index.shape)
         words = (index + np.arange(lanes.groups)[:, None, None] * place.stride)[chosen]
         group = lanes.first + np.arange(lanes.groups)[:, None, None]
