@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ BODIES = {
 
 
 @contextmanager
-def standing_still(server: Any) -> Iterator[None]:
+def standing_still(server: Any) -> Generator[None]:
     """The engine's process takes no step."""
     pid = server.process.pid
     (engine,) = (int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split())

@@ -9,7 +9,8 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from poot_llm.registry import ModelHandle
-from poot_serve.http.errors import refused, too_long
+from poot_serve.http.errors import refused, too_long, unsupported
+from poot_serve.http.infill import Infill
 from poot_serve.http.requests.messages import AssistantMessage, Message, TextPart
 from poot_serve.http.requests.tools import Tool
 from poot_serve.http.tools.format import ToolFormat, format_of
@@ -27,6 +28,7 @@ class Prompts:
         self._handle = handle
         self.tools: ToolFormat = format_of(handle.template.source)
         """How the model writes calls."""
+        self._infill = Infill.of(handle.tokenizer)
 
     @cached_property
     def _longest(self) -> int:
@@ -42,6 +44,19 @@ class Prompts:
         return await self._made(
             len(text), capacity, field, lambda: tokenizer.encode(text, add_special=add_special, parse_special=False)
         )
+
+    async def hole(
+        self, before: str, after: str, capacity: int, *, add_special: bool, field: str
+    ) -> tuple[list[int], tuple[int, ...]]:
+        """Ids of a prompt whose answer goes between two texts, and ids that end it beside the checkpoint's own. Raises
+        ApiError as `text` does, and where the checkpoint was not taught that.
+        """
+        if self._infill is None:
+            raise unsupported("suffix", "this model has no marks for what is to be filled in: leave it out")
+        first = await self.text(before, capacity, add_special=False, field=field)
+        last = await self.text(after, capacity, add_special=False, field="suffix")
+        ids = self._infill.prompt(first, last)
+        return self._handle.tokenizer.complete(ids) if add_special else ids, self._infill.ends
 
     async def chat(
         self,

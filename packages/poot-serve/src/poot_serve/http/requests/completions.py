@@ -29,10 +29,11 @@ class CompletionRequest(SamplingFields):
     echo: bool | None = None
     logprobs: LogprobCount | None = None
     best_of: int | None = Field(None, ge=1)
+    suffix: str | None = None
+    """What follows the answer, with a model that fills in what is between."""
     response_format: ResponseFormat | None = None
     add_special_tokens: bool | None = None
     """Whether a prompt in text gets what the checkpoint puts around one; true where it is left out."""
-    suffix: NotOffered = None
     prompt_logprobs: NotOffered = None
 
     @model_validator(mode="after")
@@ -40,6 +41,10 @@ class CompletionRequest(SamplingFields):
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise PydanticCustomError("best_of", "best_of is {best}, and n is {n}: poot returns every answer it makes",
                                       {"best": self.best_of, "n": self.n or 1})  # fmt: skip
+        if self.suffix is not None and self.echo:
+            raise PydanticCustomError("suffix", "suffix does not go with echo")
+        if self.suffix is not None and not isinstance(self.prompt, str):
+            raise PydanticCustomError("suffix", "suffix goes with one prompt in text")
         if self.echo and self.logprobs is not None:
             raise PydanticCustomError("logprobs", "logprobs of a prompt that is echoed are not offered")
         return self

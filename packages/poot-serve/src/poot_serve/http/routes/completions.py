@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fastapi import Request, Response
 
+from poot_llm.sampling import SamplingParams
 from poot_llm.tokenizer import Tokenizer
 from poot_serve.engine.generation import Generation, Piece
 from poot_serve.http.answers.answering import Job, streamed, usage_of, whole
@@ -106,13 +107,30 @@ async def completions(service: Service, request: Request, record: Record) -> Res
     params = sampling_params(
         body, max_tokens=body.limit, logprobs=body.logprobs, structure=structure_of(body, body.response_format)
     )
-    prompts = await _prompts(service, body)
+    if body.suffix is not None:
+        params, prompts = await _with_hole(service, body, params)
+    else:
+        prompts = await _prompts(service, body)
     jobs: list[Job] = [(ids, params) for ids, _ in prompts]
     echoes = tuple(text if body.echo else "" for _, text in prompts)
     made = _Completion(service, body, record, model, echoes, answer_id("cmpl"), int(time.time()))
     if body.stream:
         return await streamed(request, service, record, jobs, made.frames, lambda _: DONE, body.timeout)
     return await whole(request, service, record, jobs, made.whole, body.timeout)
+
+
+async def _with_hole(
+    service: Service, body: CompletionRequest, params: SamplingParams
+) -> tuple[SamplingParams, list[tuple[list[int], str]]]:
+    """The prompt of a request with `suffix`, as `_prompts` gives them, and parameters that end its answer in time."""
+    assert body.suffix is not None and isinstance(body.prompt, str)
+    special = body.add_special_tokens is not False
+    ids, ends = await service.generator.hole(
+        body.prompt, body.suffix, service.facts.capacity, add_special=special, field="prompt"
+    )
+    if not params.ignore_eos:
+        params = replace(params, stop_token_ids=tuple(dict.fromkeys((*params.stop_token_ids, *ends))))
+    return params, [(ids, "")]
 
 
 async def _prompts(service: Service, body: CompletionRequest) -> list[tuple[list[int], str]]:
