@@ -264,7 +264,7 @@ def test_runaway_templates_are_bounded(source: str) -> None:
     began = time.monotonic()
     with pytest.raises(RequestError):
         ChatTemplate(source).render(USER, width=9_999_999_999)
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 60
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from poot_executor.errors import CheckFailed
 from poot_executor.graph.builder import Builder
 from poot_executor.graph.graph import TensorType
 from poot_executor.graph.keys import SlotKey, SlotKind, StateKey
-from poot_llm.driver import Driver, Layout, Sequence
+from poot_llm.driver import Driver, Layout, Request, Scheduler, Sequence
+from poot_llm.driver.row_copies import RowCopies
 from poot_llm.models.copy_graph import COUNT, SOURCE, TARGET, trace_copy
 from poot_llm.registry import ModelHandle
 from poot_llm.sampling import SamplingParams
@@ -103,6 +104,39 @@ def advanced(driver: Driver, sequence: Sequence) -> Answer:
     for token in result.given:
         driver.commit(sequence, token)
     return [(t, found.logprob, found.top) for t, found in zip(result.given, result.logprobs, strict=True)]
+
+
+@pytest.mark.parametrize(("layout", "kept"), [(Layout.PAGED, 64), (Layout.CONTIGUOUS, 69)])
+def test_several_answers_of_one_prompt_read_it_once(
+    handle: ModelHandle, monkeypatch: pytest.MonkeyPatch, layout: Layout, kept: int
+) -> None:
+    """The first one reads it, the others take its blocks, or a copy of its row; a request beside them is not held up
+    meanwhile. Each gets what it gets alone.
+    """
+    # How long copies take beside steps is not what is tested.
+    monkeypatch.setattr(RowCopies, "worth", lambda _, positions: positions > 0)
+    prompt, other = (BASE + BASE)[:70], [5, 6, 7]
+    each = [SamplingParams(max_tokens=4, ignore_eos=True, temperature=0.9, seed=seed) for seed in range(3)]
+    options = {"capacity": 96, "chunk": 16, "layout": layout}
+    with (
+        fixture.driving(handle, rows=4, prefix_cache=True, **options) as rig,
+        fixture.driving(handle, rows=1, prefix_cache=False, **options) as alone,
+    ):
+        scheduler = Scheduler(rig.driver)
+        asked = [(prompt, params) for params in each] + [(other, each[0])]
+        answers: dict[Request, list[int]] = {scheduler.add(ids, params): [] for ids, params in asked}
+        requests = list(answers)
+        order: list[Request] = []
+        while scheduler.busy:
+            for delivery in scheduler.step():
+                answers[delivery.request] += delivery.tokens
+                order.append(delivery.request)
+        for (ids, params), tokens in zip(asked, answers.values(), strict=True):
+            with alone.driver.generate(ids, params) as stream:
+                assert tokens == [item.token for item in stream]
+        counts = [request.sequence.timings.kept_tokens for request in requests if request.sequence is not None]
+        assert counts == [0, kept, kept, 0]
+        assert order[0] is requests[3]
 
 
 def test_a_copy_that_fails_costs_the_states_and_no_answer(handle: ModelHandle) -> None:

@@ -142,14 +142,18 @@ def test_awaited_requests_run_together(model: ServedModel, alone: Driver) -> Non
 
 
 def test_a_cancelled_task_gives_its_room_back(model: ServedModel) -> None:
-    async def leave() -> None:
+    async def leave() -> bool:
         task = asyncio.create_task(model.agenerate(PROMPTS[0], SamplingParams(ignore_eos=True)))
         await asyncio.sleep(0.02)
+        if task.done():
+            return False
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        return True
 
-    asyncio.run(leave())
+    # This machine may hold this task up until the answer is whole.
+    assert any(asyncio.run(leave()) for _ in range(20))
     model.generate(PROMPTS[:2], SHORT)
     assert model.driver.use().rows_taken == 0
 

@@ -259,7 +259,7 @@ class _SlowIndex(http.server.BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(bytes(SLOW.wheel_bytes // 2))
             self.wfile.flush()
-            self.server.stop.wait(60)
+            self.server.stop.wait(240)
             return
         page = f'<a href="/{NAME}#sha256={SLOW.wheel_sha256}">{NAME}</a>'.encode()
         self.send_response(200)
@@ -306,7 +306,7 @@ def test_ctrl_c_ends_the_download_and_its_process(tmp_path: Path, slow_index: st
                 break
         assert len(left(cache)) == 1
         child.send_signal(signal.SIGINT)
-        _, errors = child.communicate(timeout=30)
+        _, errors = child.communicate(timeout=240)
     finally:
         child.kill()
         child.communicate()

@@ -32,11 +32,12 @@ class LLM(ServedModel):
         options: DriverOptions | None = None,
     ) -> None:
         """`model` is a known name, a GGUF file or a folder; `device` as `poot devices` lists them. `options` say more
-        than `rows` and `capacity` do, and take their place.
+        than `rows` and `capacity` do, and take their place: without them prompts that begin alike share what was
+        computed of them, on every device.
 
         Raises what opening the checkpoint and the device raises, and SettingsError for options that do not fit.
         """
-        chosen = DriverOptions(rows=rows, capacity=capacity) if options is None else options
+        chosen = DriverOptions(rows=rows, capacity=capacity, prefix_cache=True) if options is None else options
         handle = Models().open(model)
 
         @contextmanager

@@ -173,7 +173,7 @@ class Terminal:
         os.close(slave)
         self.seen = ""
 
-    def wait_for(self, text, seconds=30):
+    def wait_for(self, text, seconds=240):
         """Read until `text` was seen, and forget everything up to its end."""
         deadline = time.monotonic() + seconds
         while text not in self.seen:
@@ -191,7 +191,7 @@ class Terminal:
     def wait_for_more(self):
         """Read until something was seen."""
         while not self.seen:
-            self.read(30, "nothing")
+            self.read(240, "nothing")
 
     def interrupt(self):
         """Press Ctrl-C."""
@@ -226,7 +226,7 @@ class Terminal:
                 break
             self.seen += data.decode(errors="replace")
         os.close(self.master)
-        return self.process.wait(60)
+        return self.process.wait(240)
 
 
 @pytest.fixture
@@ -250,7 +250,7 @@ class Stalled(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         self.server.asked.set()
-        self.server.done.wait(60)
+        self.server.done.wait(240)
 
     def log_message(self, *arguments):
         pass

@@ -88,9 +88,9 @@ def test_a_cache_folder_that_cannot_be_one(poot, tmp_path):
 @pytest.mark.skipif(os.name != "posix", reason="the signal is sent the POSIX way")
 def test_an_interrupted_download_leaves_nothing(command, stalled_index, tmp_path):
     with subprocess.Popen(**command("pull", "smollm2"), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert stalled_index.asked.wait(60)
+        assert stalled_index.asked.wait(240)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=240)
     assert process.returncode == 130
     assert out == "" and "Traceback" not in err
     assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []

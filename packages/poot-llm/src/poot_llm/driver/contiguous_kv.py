@@ -21,15 +21,13 @@ class _Row:
 class ContiguousKv(KvLayout):
     """`rows` rows of `capacity` positions. With `cache`, a prompt takes the free row whose content it shares most of,
     and computes the rest alone: the next message of a conversation, say. Of others it takes the emptiest. `worth` says
-    of how many more positions of any other row, taken or not, a copy is made.
+    of how many more positions of any other row, taken or not, a copy is made; where it is None, none is.
     """
 
     fixed_rows = True
-    shares = False
 
-    def __init__(
-        self, rows: int, capacity: int, cache: bool, worth: Callable[[int], bool] = lambda _: False
-    ) -> None:  # fmt: skip
+    def __init__(self, rows: int, capacity: int, cache: bool, worth: Callable[[int], bool] | None = None) -> None:
+        self.shares = cache and worth is not None
         self._rows = [_Row() for _ in range(rows)]
         self._capacity = capacity
         self._cache = cache
@@ -55,7 +53,7 @@ class ContiguousKv(KvLayout):
         held, source = self._rows[place].ids, None
         if self._cache:
             most, donor = max((_common(row.ids, ids, limit), -i) for i, row in self._of(identity))
-            if most > kept and self._worth(most - kept):
+            if most > kept and self._worth is not None and self._worth(most - kept):
                 source, kept, held = -donor, most, self._rows[-donor].ids
                 place = min(self._free(), key=lambda i: len(self._rows[i].ids))
         row = self._rows[place]

@@ -5,17 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from poot_executor.compile.target import Granularity
-from poot_executor.executor import ExecutableId, Executor
+from poot_executor.executor import Executor
 from poot_llm.blocks.step import StepShape
 from poot_llm.driver.contiguous_kv import ContiguousKv
 from poot_llm.driver.entries import Entries
-from poot_llm.driver.entry_budget import EntryBudget
-from poot_llm.driver.flights import Flights
 from poot_llm.driver.forced import Forcing
 from poot_llm.driver.grouping import PROGRAM, Grouping
 from poot_llm.driver.guesses import Guesser
 from poot_llm.driver.kv import KvLayout
 from poot_llm.driver.kv_fit import KvPlan, fit
+from poot_llm.driver.loaded import LoadedModel
 from poot_llm.driver.open_sequences import OpenSequences
 from poot_llm.driver.options import DriverOptions, EntryKey, Layout
 from poot_llm.driver.paged_kv import PagedKv
@@ -65,30 +64,21 @@ class Decoding:
     copies: RowCopies | None
 
     @classmethod
-    def of(
-        cls,
-        plan: DecodingPlan,
-        handle: ModelHandle,
-        executor: Executor,
-        executable: ExecutableId,
-        options: DriverOptions,
-        flights: Flights,
-        budget: EntryBudget,
-    ) -> Decoding:
+    def of(cls, plan: DecodingPlan, model: LoadedModel) -> Decoding:
         """Nothing is compiled or uploaded yet."""
-        steps = plan.steps
+        handle, options, steps = model.handle, model.options, plan.steps
         largest = EntryKey(PROGRAM, steps.largest(), Suffix.GREEDY)
         copies = None
         if plan.kv.blocks is None and plan.kv.rows > 1 and options.prefix_cache:
             all_rows = StepShape(plan.kv.rows, 1, steps.capacity, steps.capacity)
-            copies = RowCopies(handle, executor, executable, options, flights, budget, all_rows)
+            copies = RowCopies(model, all_rows)
         kv = _layout(plan.kv, options.prefix_cache, copies)
-        entries = Entries(handle, executor, executable, options, largest, budget)
+        entries = Entries(model, largest)
         # Another checkpoint, adapter or dtype gives other K and V for the same ids.
         identity = handle, None, options.activations
         grouping = Grouping(entries, kv.fixed_rows, options.prefill_rows)
         stepper = Stepper(
-            flights,
+            model.flights,
             kv,
             grouping,
             None if options.window is None else Guesser(options.window - 1),
@@ -102,7 +92,7 @@ class Decoding:
             steps,
             kv,
             entries,
-            Preparation(steps, kv, entries, flights, options.jump_ahead),
+            Preparation(steps, kv, entries, options.jump_ahead),
             Requests(handle, steps.capacity),
             OpenSequences(kv, steps.capacity, handle.config.vocabulary, identity, copies),
             stepper,

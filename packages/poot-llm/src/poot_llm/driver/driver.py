@@ -15,6 +15,7 @@ from poot_llm.driver.entry_budget import EntryBudget
 from poot_llm.driver.facts import DriverFacts
 from poot_llm.driver.flights import Flights
 from poot_llm.driver.inputs import InputRows
+from poot_llm.driver.loaded import LoadedModel
 from poot_llm.driver.options import DriverOptions
 from poot_llm.driver.sequence import FinishReason, Guide, Sequence, StepResult
 from poot_llm.driver.tokens import TokenStream
@@ -49,11 +50,9 @@ class Driver(DriverFacts, WholeTexts):
         self._executable = executor.load_weights(handle.store, handle.weight_map)
         self._flights = flights = Flights(executor, self._executable, self._recover)
         budget = EntryBudget(options.max_entries, options.max_entry_bytes)
-        limit = handle.limit if plan is None else min(handle.limit, plan.steps.capacity)
-        self._encoding = Encoding(handle, executor, self._executable, options, flights, budget, limit)
-        self._generating: Decoding | None = None
-        if plan is not None:
-            self._generating = Decoding.of(plan, handle, executor, self._executable, options, flights, budget)
+        model = LoadedModel(handle, executor, self._executable, options, flights, budget)
+        self._encoding = Encoding(model, handle.limit if plan is None else min(handle.limit, plan.steps.capacity))
+        self._generating: Decoding | None = None if plan is None else Decoding.of(plan, model)
         self._closed = False
 
     # Preparation

@@ -12,18 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from poot_executor.compile import compile
 from poot_executor.errors import BindError, PootError, RequestError
-from poot_executor.executor import EntryId, ExecutableId, Executor
+from poot_executor.executor import EntryId
 from poot_llm.blocks.step import LAST, TOKEN
 from poot_llm.blocks.text_pass import TextShape
-from poot_llm.driver.entry_budget import EntryBudget
-from poot_llm.driver.flights import Flight, Flights
+from poot_llm.driver.flights import Flight
 from poot_llm.driver.inputs import SlotArrays
-from poot_llm.driver.options import DriverOptions
+from poot_llm.driver.loaded import LoadedModel
 from poot_llm.models.pooling import Pool, Pooling
 from poot_llm.models.text_graph import TEXTS, TYPES, trace_texts
-from poot_llm.registry import ModelHandle
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +58,11 @@ class _Pass:
 class Encoding:
     """The passes of one model. `limit` is the most tokens of a text."""
 
-    def __init__(
-        self,
-        handle: ModelHandle,
-        executor: Executor,
-        executable: ExecutableId,
-        options: DriverOptions,
-        flights: Flights,
-        budget: EntryBudget,
-        limit: int,
-    ) -> None:
-        self._handle = handle
-        self._executor = executor
-        self._executable = executable
-        self._options = options
-        self._flights = flights
-        self._budget = budget
+    def __init__(self, model: LoadedModel, limit: int) -> None:
+        self._model = model
+        self._handle = model.handle
+        self._options = model.options
+        self._flights = model.flights
         self.limit = limit
         self._entries: dict[_Pass, EntryId] = {}
         self.seconds = 0.0
@@ -104,7 +90,6 @@ class Encoding:
         missing = [shape for shape in wanted if _Pass(shape, pooling) not in self._entries]
         if not missing:
             return
-        self._flights.drain()
         started = perf_counter()
         try:
             for shape in sorted(missing, key=lambda s: (s.rows * s.tokens, s), reverse=True):
@@ -202,17 +187,11 @@ class Encoding:
         return inputs if self._handle.family.token_types is None else inputs | {TYPES: types}
 
     def _add(self, key: _Pass) -> None:
-        self._budget.check()
         options, handle = self._options, self._handle
         graph = trace_texts(
             handle.family, handle.config, key.shape, handle.weights, key.pooling, options.activations
         )  # fmt: skip
-        program = compile(graph, self._executor.target_set[0], options.compile_options)
-        self._budget.check(program)
-        entry = self._executor.add_entry(self._executable, program)
-        self._executor.prepare(self._executable, entry, ahead=options.ahead)
-        self._budget.take(program)
-        self._entries[key] = entry
+        self._entries[key] = self._model.add(graph, ahead=options.ahead)
 
 
 def _passes(lengths: Items[int], shapes: Iterable[TextShape]) -> list[tuple[TextShape, list[int]]]:

@@ -9,10 +9,10 @@ from time import perf_counter
 from poot_executor.compile import CompileOptions, Program, Target, compile
 from poot_executor.dtype import F32, DType
 from poot_executor.errors import BindError
-from poot_executor.executor import EntryId, ExecutableId, Executor
+from poot_executor.executor import EntryId
 from poot_llm.blocks.step import StepShape
-from poot_llm.driver.entry_budget import EntryBudget
-from poot_llm.driver.options import DriverOptions, EntryKey
+from poot_llm.driver.loaded import LoadedModel
+from poot_llm.driver.options import EntryKey
 from poot_llm.models.step_graph import trace_step
 from poot_llm.registry import ModelHandle
 from poot_llm.sampling import SamplerShape, SamplerSlots, Suffix
@@ -48,24 +48,12 @@ class PreparedStep:
 class Entries:
     """Entries by key. `largest` is added before any other, so that states never have to grow."""
 
-    def __init__(
-        self,
-        handle: ModelHandle,
-        executor: Executor,
-        executable: ExecutableId,
-        options: DriverOptions,
-        largest: EntryKey,
-        budget: EntryBudget,
-    ) -> None:
-        self._handle = handle
-        self._executor = executor
-        self._executable = executable
-        self._options = options
+    def __init__(self, model: LoadedModel, largest: EntryKey) -> None:
+        self._model = model
         self._largest = largest
         self._entries: dict[EntryKey, PreparedStep] = {}
         self._shapes: dict[tuple[Suffix, tuple[str, ...]], dict[StepShape, Suffix]] = {}
         self._decoding: dict[tuple[Suffix, tuple[str, ...]], list[PreparedStep]] = {}
-        self._budget = budget
         self.seconds = 0.0
         """Wall time spent on compiling and adding."""
 
@@ -109,7 +97,7 @@ class Entries:
         return sorted(missing, key=lambda key: key.shape.size, reverse=True)
 
     def ensure(self, keys: Iterable[EntryKey]) -> None:
-        """Prepare what is missing. No step may be submitted meanwhile.
+        """Prepare what is missing, after what is under way.
 
         Raises CompileLimit beyond the options' bounds, and what compiling and adding raise; entries
         that were added before stay.
@@ -122,18 +110,14 @@ class Entries:
             self.seconds += perf_counter() - started
 
     def _add(self, key: EntryKey) -> None:
-        options = self._options
-        self._budget.check()
-        target = self._executor.target_set[0]
-        program = compile_step(
-            self._handle, target, key.shape, key.suffix, options.activations, options.compile_options, key.inputs
-        )
-        self._budget.check(program)
-        entry = self._executor.add_entry(self._executable, program)
+        handle, options = self._model.handle, self._model.options
+        graph = trace_step(
+            handle.family, handle.config, key.shape, handle.weights, key.suffix, options.activations, key.inputs
+        )  # fmt: skip
         # Only decoding submits ahead: the token of a longer step is not known to be the last one.
         ahead = options.ahead and key.shape.tokens == 1
-        self._executor.prepare(self._executable, entry, ahead=ahead)
-        sampler = SamplerShape(key.shape.drawing_rows, self._handle.config.vocabulary, key.shape.span)
+        entry = self._model.add(graph, ahead=ahead)
+        sampler = SamplerShape(key.shape.drawing_rows, handle.config.vocabulary, key.shape.span)
         self._entries[key] = PreparedStep(key, entry, 2 if ahead else 1, SamplerSlots(key.suffix, sampler))
         for suffix in Suffix:
             if key.suffix.serves(suffix):
@@ -142,4 +126,3 @@ class Entries:
                 if held is None or held.serves(key.suffix):
                     shapes[key.shape] = key.suffix
         self._decoding.clear()
-        self._budget.take(program)

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 
 from poot_llm.driver.choice import shapes_for
 from poot_llm.driver.entries import Entries
-from poot_llm.driver.flights import Flights
 from poot_llm.driver.forced import FORCED_STEPS
 from poot_llm.driver.grouping import PROGRAM
 from poot_llm.driver.inputs import InputRows
@@ -17,21 +16,18 @@ from poot_llm.sampling import SamplingParams, Suffix
 
 
 class Preparation:
-    """Adds entries where there are none yet. Nothing may be under way meanwhile, so steps are waited for."""
+    """Adds entries where there are none yet."""
 
-    def __init__(
-        self, steps: StepSet, kv: KvLayout, entries: Entries, flights: Flights, jump_ahead: bool
-    ) -> None:  # fmt: skip
+    def __init__(self, steps: StepSet, kv: KvLayout, entries: Entries, jump_ahead: bool) -> None:
         self._steps = steps
         self._shapes = tuple(steps.shapes())
         self._kv = kv
         self._entries = entries
-        self._flights = flights
         self._jump_ahead = jump_ahead
 
     def all(self, suffixes: Iterable[Suffix]) -> None:
         """Every step, for these suffixes."""
-        self._ensure([EntryKey(PROGRAM, shape, s) for s in suffixes for shape in self._shapes])
+        self._entries.ensure([EntryKey(PROGRAM, shape, s) for s in suffixes for shape in self._shapes])
 
     def batch(self, rows: int, suffix: Suffix) -> None:
         """The decoding steps in which so many sequences run together, and of a quarter of them, and so on."""
@@ -44,7 +40,7 @@ class Preparation:
         }
         prepared = self._entries.shapes(suffix)
         shapes = [s for s in self._shapes if s.rows in wanted and (s.window or s.tokens == 1) and s not in prepared]
-        self._ensure([EntryKey(PROGRAM, shape, suffix) for shape in shapes])
+        self._entries.ensure([EntryKey(PROGRAM, shape, suffix) for shape in shapes])
 
     def alone(
         self, row: int | None, prompt_tokens: int, params: SamplingParams, inputs: Mapping[str, InputRows]
@@ -70,10 +66,4 @@ class Preparation:
             names = tuple(sorted(name for name, item in inputs.items() if item.at[-1] >= start))
             known = self._entries.shapes(params.suffix, names)
             keys += [EntryKey(PROGRAM, s, params.suffix, names) for s in shapes if s not in known]
-        self._ensure(keys)
-
-    def _ensure(self, keys: Iterable[EntryKey]) -> None:
-        keys = list(keys)
-        if self._entries.missing(keys):
-            self._flights.drain()
-            self._entries.ensure(keys)
+        self._entries.ensure(keys)

@@ -6,17 +6,13 @@ from time import perf_counter
 
 import numpy as np
 
-from poot_executor.compile import compile
-from poot_executor.executor import EntryId, ExecutableId, Executor
+from poot_executor.executor import EntryId
 from poot_executor.graph.graph import TensorType
 from poot_executor.graph.keys import StateKey, Storage
 from poot_llm.blocks.step import StepShape
-from poot_llm.driver.entry_budget import EntryBudget
-from poot_llm.driver.flights import Flights
-from poot_llm.driver.options import DriverOptions
+from poot_llm.driver.loaded import LoadedModel
 from poot_llm.models.copy_graph import COUNT, SOURCE, TARGET, trace_copy
 from poot_llm.models.step_graph import trace_step
-from poot_llm.registry import ModelHandle
 from poot_llm.sampling import Suffix
 
 LEAST = 64
@@ -30,22 +26,8 @@ class RowCopies:
     copy.
     """
 
-    def __init__(
-        self,
-        handle: ModelHandle,
-        executor: Executor,
-        executable: ExecutableId,
-        options: DriverOptions,
-        flights: Flights,
-        budget: EntryBudget,
-        shape: StepShape,
-    ) -> None:
-        self._handle = handle
-        self._executor = executor
-        self._executable = executable
-        self._options = options
-        self._flights = flights
-        self._budget = budget
+    def __init__(self, model: LoadedModel, shape: StepShape) -> None:
+        self._model = model
         self._shape = shape
         self._entry: EntryId | None = None
         self._seconds: float | None = None
@@ -55,17 +37,9 @@ class RowCopies:
 
     def prepare(self) -> None:
         """Compile and add the step, if it is not there. Raises what compiling and adding raise."""
-        if self._entry is not None:
-            return
-        self._budget.check()
-        graph = trace_copy(self._states(), self._shape.rows, self._shape.capacity)
-        program = compile(graph, self._executor.target_set[0], self._options.compile_options)
-        self._budget.check(program)
-        self._flights.drain()
-        entry = self._executor.add_entry(self._executable, program)
-        self._executor.prepare(self._executable, entry)
-        self._budget.take(program)
-        self._entry = entry
+        if self._entry is None:
+            graph = trace_copy(self._states(), self._shape.rows, self._shape.capacity)
+            self._entry = self._model.add(graph, ahead=False)
 
     def worth(self, positions: int) -> bool:
         """Whether copying is quicker than reading so many positions again."""
@@ -81,11 +55,12 @@ class RowCopies:
         Raises DeviceError only where the device cannot go on.
         """
         assert self._entry is not None
-        self._flights.drain()
+        flights = self._model.flights
+        flights.drain()
         started = perf_counter()
         inputs = {key: np.array([n], np.int32) for key, n in ((SOURCE, source), (TARGET, target), (COUNT, count))}
-        flight = self._flights.submit(self._entry, inputs, 1)
-        self._flights.finish(flight)
+        flight = flights.submit(self._entry, inputs, 1)
+        flights.finish(flight)
         if flight.outputs is None:
             return False
         self.copies += 1
@@ -99,10 +74,8 @@ class RowCopies:
 
     def _states(self) -> dict[StateKey, TensorType]:
         """The states of a step that hold something of each position."""
-        handle, shape = self._handle, self._shape
-        graph = trace_step(
-            handle.family, handle.config, shape, handle.weights, Suffix.GREEDY, self._options.activations
-        )  # fmt: skip
+        handle, shape, activations = self._model.handle, self._shape, self._model.options.activations
+        graph = trace_step(handle.family, handle.config, shape, handle.weights, Suffix.GREEDY, activations)
         found: dict[StateKey, TensorType] = {}
         for item in graph.inputs:
             kind = item.value.type

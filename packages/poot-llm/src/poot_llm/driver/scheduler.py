@@ -54,7 +54,8 @@ class Scheduler:
     """Requests are admitted in the order in which they came, and preempted ones before new ones. A step decodes all
     that decode and reads about `prefill_tokens` of prompts beside them. Where the pool is used up, the one that was
     admitted last gives its room, so that the first ones always end. After an admission each that runs finds `spare`
-    more blocks: otherwise the newcomer would be the next to give way.
+    more blocks: otherwise the newcomer would be the next to give way. Of several with one prompt, the first reads it,
+    where what it computes is shared: the others are admitted once it has.
     """
 
     driver: Driver
@@ -131,8 +132,7 @@ class Scheduler:
     def _admit(self) -> list[Delivery]:
         """Give room to those that wait, in their order. What the device cannot prepare a step for ends at once."""
         refused: list[Delivery] = []
-        while self._waiting and self.driver.use().rows_taken < self.driver.rows:
-            request = self._waiting[0]
+        while (request := self._next()) is not None and self.driver.use().rows_taken < self.driver.rows:
             sequence = request.sequence
             if not self._leaves_room(len(request.prompt_ids) if sequence is None else len(sequence)):
                 break
@@ -145,14 +145,26 @@ class Scheduler:
                         request.prompt_ids, request.params, inputs=request.inputs, guide=request.guide, reserve=False
                     )
                 except (RequestError, Unsupported, CompileLimit, OutOfMemory) as error:
-                    self._waiting.popleft()
+                    self._waiting.remove(request)
                     refused.append(Delivery(request, (), finish_reason=FinishReason.ERROR, failure=error))
                     continue
                 if request.sequence is None:
                     break
                 request.admitted = monotonic()
-            self._running.append(self._waiting.popleft())
+            self._waiting.remove(request)
+            self._running.append(request)
         return refused
+
+    def _next(self) -> Request | None:
+        """The first that waits, those apart whose prompt is just being read by another one."""
+        if not self._waiting or not self.driver.kv.shares:
+            return self._waiting[0] if self._waiting else None
+        reading = {r.prompt_ids for r in self._running if r.sequence is not None and r.sequence.pending > 1}
+        for request in self._waiting:
+            fresh = request.sequence is None and len(request.prompt_ids) > BLOCK and not request.inputs
+            if not fresh or request.prompt_ids not in reading:
+                return request
+        return None
 
     def _leaves_room(self, ids: int) -> bool:
         """Whether each that runs finds spare blocks after the admission of so many ids."""
