@@ -343,7 +343,7 @@ def test_processes_share_a_folder(tmp_path):
         subprocess.Popen([sys.executable, "-c", script, str(tmp_path), str(step)], stderr=subprocess.PIPE)
         for step in (1, 3, 7, 9)
     ]
-    complaints = [process.communicate(timeout=60)[1].decode() for process in running]
+    complaints = [process.communicate(timeout=240)[1].decode() for process in running]
     assert [process.returncode for process in running] == [0, 0, 0, 0], complaints
     assert [p for p in tmp_path.iterdir() if p.suffix != SUFFIX] == []
 

@@ -83,7 +83,7 @@ def unhandled(path: str) -> None:
     say("submitting")
     hsa.add_write_index(ctypes.cast(queue, ctypes.c_void_p), 1)
     hsa.store_signal(queue.contents.doorbell_signal, 0)
-    threading.Event().wait(10)
+    threading.Event().wait(240)
     say("alive")
 
 

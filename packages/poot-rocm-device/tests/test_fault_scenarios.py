@@ -110,7 +110,7 @@ def test_a_queue_error_is_a_lost_device(
     start = time.monotonic()
     with pytest.raises(DeviceLost, match=f"status {status:#x} .*{words}"):
         step.run(np.arange(64))
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 50
     assert_poisoned(fake, device, step)
 
 
@@ -145,7 +145,7 @@ def test_a_hang_is_a_timeout(
     start = time.monotonic()
     with pytest.raises(DeviceTimeout, match=r"replay did not finish within 0\.3 s"):
         step.run(np.arange(64))
-    assert 0.3 <= time.monotonic() - start < 5
+    assert 0.3 <= time.monotonic() - start < 50
     assert_poisoned(fake, device, step)
 
 

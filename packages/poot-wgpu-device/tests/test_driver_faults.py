@@ -28,7 +28,7 @@ from poot_wgpu_device.driver import WgpuDriver
 
 layer = FaultLayer(Path(sys.argv[1]))
 with layer.enabled():
-    device = WgpuDriver().open("", DeviceSettings(timeout=0.5))
+    device = WgpuDriver().open("", DeviceSettings(timeout=3.0))
 recording, buffer = busy(device, 1)
 device.replay(recording)
 device.synchronize()

@@ -123,7 +123,7 @@ def assert_poisoned(device: KernelDevice, recording: Recording, buffer: Buffer) 
             call()
     device.close()
     device.close()
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 50
 
 
 WAITS: dict[str, Callable[[KernelDevice, Recording, Buffer], object]] = {
