@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from enum import Enum
+from itertools import groupby
 
 from poot_executor.compile.target import Caps
 from poot_executor.errors import Unsupported
@@ -101,15 +102,27 @@ class Emitter(Addresses):
 
     def _emit_early(self) -> None:
         """The loads before the wait for the kernel ahead. Their operands are computed again where they belong."""
-        found = EarlyLoads(self.kernel)
+        found = EarlyLoads(self.kernel, guarded=EARLY_LAUNCH in self.caps.features)
         done: set[Op] = set()
-        for load in found.loads:
-            for step in found.steps(load.operands[0]):
-                if step not in done:
-                    self._rules[step](self, step)
-                    done.add(step)
-            self._rules[load](self, load)
-            self._early.add(load)
+        for guard, loads in groupby(found.loads, key=lambda load: load.guard):
+            together = [load.op for load in loads]
+            for value in (*(condition for condition, _ in guard), *(op.operands[0] for op in together)):
+                for step in found.steps(value):
+                    if step not in done:
+                        self._rules[step](self, step)
+                        done.add(step)
+            past = self.label() if guard else ""
+            for condition, wanted in guard:
+                flag = self.held(condition.dtype, self.scalar(condition))
+                self.branch(past, f"!{flag}" if wanted else flag, uniform=self.uniformity.value(condition))
+            # Addresses that are computed here are not known behind it.
+            self._addresses.append({})
+            for op in together:
+                self._rules[op](self, op)
+            self._addresses.pop()
+            self._early.update(together)
+            if guard:
+                self.place(past)
 
     def _parameters(self) -> list[str]:
         found = [f".param .u64 p{place}, .param .u32 n{place}" for place in range(len(self.kernel.params))]
