@@ -22,10 +22,8 @@ from time import perf_counter
 from typing import Any
 
 from cells import Kept, commit_of
-from shapes import SHAPES, SMALL, Cell, Model, Run, check, timed
+from shapes import SHAPES, SMALL, Cell, Model, Run, check, picked, timed
 
-from poot_executor.compile import CompileOptions
-from poot_executor.compile.schedule_picks import Schedules
 from poot_executor.engine import Engine
 from poot_executor.formats import FORMATS
 from poot_executor.kernel.warpgroups import FEATURE as WARPGROUP
@@ -54,16 +52,23 @@ assert EARLY_LOADS in OPTIONS
 @dataclass(frozen=True, slots=True)
 class Stage:
     """Shapes with one set of options. `steps` are rows, tokens of each, depth, and the tile of warpgroups that is
-    picked (None: the heuristic's, 0: none)."""
+    picked (None: the heuristic's, 0: none). `checks` are rows, tokens and tiles of the small model that is compared
+    with the oracle, beside those like the steps."""
 
     options: str
     shapes: tuple[str, ...]
     format: str
     steps: tuple[tuple[int, int, int, int | None], ...] = ((1, 1, 0, None),)
+    checks: tuple[tuple[int, int, int], ...] = ()
 
 
 STAGES = (
-    Stage("products", ("135M",), "bf16"),
+    Stage(
+        "products",
+        ("135M",),
+        "bf16",
+        checks=((1, 256, 256), (1, 256, 128), (1, 250, 64), (64, 1, 64), (64, 1, 32), (1, 256, 0)),
+    ),
     Stage("now", ("135M", "0.5B", "1B"), "bf16"),
     Stage(
         "products",
@@ -89,13 +94,16 @@ STAGES = (
     Stage("early", ("8B",), "q4_0"),
 )
 """In the order of priority."""
-TRIED = (Stage("products", ("small",), "bf16", ((1, 1, 0, None), (20, 1, 4, None), (20, 1, 4, 0), (1, 64, 0, 32))),)
+TRIED = (
+    Stage("products", ("small",), "bf16", ((1, 1, 0, None), (20, 1, 4, None)), checks=((1, 70, 64),)),
+    Stage("products", ("small",), "bf16", ((20, 1, 4, 0),)),
+)
 """What `--reference` goes through."""
 
 
-def opened(options: str, *, reference: bool) -> KernelDevice:
-    """The device with a set of options."""
-    chosen = SETS[options]
+def opened(options: str, *, products: bool, reference: bool) -> KernelDevice:
+    """The device with a set of options; without products of warpgroups, where they were found wrong."""
+    chosen = SETS[options] if products else SETS[options] - {WARPGROUP}
     if reference:
         from poot_eval.device import ReferenceDevice
 
@@ -115,23 +123,19 @@ def opened(options: str, *, reference: bool) -> KernelDevice:
     return device
 
 
-def picked(run: Run, tokens: int) -> CompileOptions:
-    """The options of a program like a run's whose products of warpgroups all have that tile."""
-    keys = [d.schedule["key"] for d in run.program.dispatches if "warpgroups" in d.schedule]
-    return CompileOptions(schedules=Schedules.of({key: {"tokens": tokens} for key in keys}))
-
-
-def run_stage(stage: Stage, kept: Kept, steps: int, *, reference: bool) -> None:
+def run_stage(stage: Stage, kept: Kept, steps: int, *, products: bool, reference: bool) -> None:
     """Every cell of a stage that is not kept yet."""
     wanted = [(shape, step) for shape in stage.shapes for step in stage.steps]
     missing = [(shape, step) for shape, step in wanted if kept.get(named(stage, shape, step)) is None]
     if not missing:
         return
-    with closing(opened(stage.options, reference=reference)) as device:
+    with closing(opened(stage.options, products=products, reference=reference)) as device:
         engine = Engine(device)
-        for rows, tokens in dict.fromkeys((rows, min(tokens, 64)) for _, (rows, tokens, _, _) in missing):
+        like = dict.fromkeys((rows, min(tokens, 64), None) for _, (rows, tokens, _, _) in missing)
+        for rows, tokens, tile in (*like, *(stage.checks if products else ())):
             cell = Cell("small", stage.format, "bf16", rows, tokens, 0, 64)
-            print(f"{stage.options}: {rows} x {tokens}: {check(engine, FORMATS[stage.format], cell)}", flush=True)
+            said = check(engine, FORMATS[stage.format], cell, tile)
+            print(f"{stage.options}: {rows} x {tokens}, tile {tile}: {said}", flush=True)
         for shape in dict.fromkeys(shape for shape, _ in missing):
             model = Model(engine, SMALL if shape == "small" else SHAPES[shape], FORMATS[stage.format])
             for step in (step for other, step in missing if other == shape):
@@ -225,6 +229,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--commit", help="what the cells are of, where the checkout does not say; given again to go on")
     parser.add_argument("--stage", type=int, help="one stage, in this process")
+    parser.add_argument("--no-products", action="store_true", help="without products of warpgroups")
     parser.add_argument("--reference", action="store_true", help="interpret a small shape, to try the script")
     args = parser.parse_args()
     stages = TRIED if args.reference else STAGES
@@ -234,7 +239,8 @@ def main() -> None:
         "steps": args.steps,
     }
     if args.stage is not None:
-        run_stage(stages[args.stage], Kept(args.cells, common), args.steps, reference=args.reference)
+        kept = Kept(args.cells, common)
+        run_stage(stages[args.stage], kept, args.steps, products=not args.no_products, reference=args.reference)
         return
     until = perf_counter() + args.seconds
     for place, stage in enumerate(stages):
@@ -242,7 +248,7 @@ def main() -> None:
         if left < 10:
             print(f"no time is left for {len(stages) - place} stages", flush=True)
             break
-        again = [*sys.argv, "--stage", str(place), "--commit", common["commit"]]
+        again = [*sys.argv, "--stage", str(place), "--commit", common["commit"], *["--no-products"] * args.no_products]
         try:
             done = subprocess.run([sys.executable, *again], check=False, timeout=left)
         except subprocess.TimeoutExpired:
@@ -250,6 +256,9 @@ def main() -> None:
             break
         if done.returncode:
             print(f"{stage.options} {stage.shapes}: ended with {done.returncode}", flush=True)
+            if stage.checks and not args.no_products:
+                print("products of warpgroups are left out from here on", flush=True)
+                args.no_products = True
     text = table(stages, Kept(args.cells, common))
     print(f"\ncommit {common['commit']}\n{text}", flush=True)
     if args.table is not None:

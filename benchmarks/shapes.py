@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from poot_eval import eval as oracle
 from poot_executor.compile import CompileOptions, compile
+from poot_executor.compile.schedule_picks import Schedules
 from poot_executor.device import Device
 from poot_executor.discover import open_device
 from poot_executor.dtype import BF16, F32, DType
@@ -185,11 +186,28 @@ def slots(tokens: NDArray[np.int32], position: int) -> dict[SlotKey, NDArray[np.
     }
 
 
-def check(engine: Engine, format: Format, cell: Cell) -> str:
+def picked(run: Run, tokens: int) -> CompileOptions:
+    """The options of a program like a run's whose products of warpgroups all have that tile; 0 is for none."""
+    keys = [d.schedule["key"] for d in run.program.dispatches if "warpgroups" in d.schedule]
+    return CompileOptions(schedules=Schedules.of({key: {"tokens": tokens} for key in keys}))
+
+
+def check(engine: Engine, format: Format, cell: Cell, tile: int | None = None) -> str:
     """Greedy tokens of a small model against the oracle's, step by step with its own states: 8 steps of a token, or two
     of several. Rows begin with tokens of their own."""
     model = Model(engine, SMALL, format)
     run = Run(model, max(64, 2 * cell.tokens), rows=cell.rows, tokens=cell.tokens, activations=cell.dtype)
+    if tile is not None:
+        options = picked(run, tile)
+        run.remove()
+        run = Run(
+            model,
+            max(64, 2 * cell.tokens),
+            rows=cell.rows,
+            tokens=cell.tokens,
+            activations=cell.dtype,
+            options=lambda: options,
+        )
     store = model.store
     tensors = {name: store.tensor(name) for name in dict.fromkeys(run.names.values())}
     weights = {key: tensors[name] for key, name in run.names.items()}
