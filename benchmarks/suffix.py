@@ -1,7 +1,9 @@
 """What choosing a token costs: `hatch run bench:suffix [MODEL] [--device NAME] ...`.
 
-A decode step is run with each suffix, and each suffix alone over given logits. Before anything is measured, every
-suffix must choose the same tokens for greedy rows. Shares are of the whole greedy step; times are medians of wall time.
+A decode step is run with each suffix, and each suffix alone over given logits, all of them in turn so that what slows
+one slows all. Before anything is measured, every suffix must choose the same tokens for greedy rows. Times are medians
+of wall time. Shares are of the greedy step: `alone` is that of the suffix by itself, which pays for a step of its own
+and so is the most that it can be, and `more` is what the whole step takes beyond the greedy one, in the same round.
 """
 
 from __future__ import annotations
@@ -9,7 +11,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -41,6 +42,8 @@ from poot_llm.sampling import (
 
 LOGITS = SlotKey(SlotKind.INPUT, "logits")
 Slots = dict[SlotKey, NDArray[Any]]
+WARM = 3
+"""Rounds before those that count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +103,11 @@ class Steps:
         """One step."""
         return self.engine.step(self.executable, self.entries[suffix], slots)
 
-    def milliseconds(self, request: Request, slots: Slots, repeats: int) -> float:
-        """The median wall time of a step."""
+    def milliseconds(self, request: Request, slots: Slots) -> float:
+        """The wall time of one step."""
+        started = perf_counter()
         self.run(request.suffix, slots)
-        times = []
-        for _ in range(repeats):
-            started = perf_counter()
-            self.run(request.suffix, slots)
-            times.append(perf_counter() - started)
-        return 1e3 * median(times)
+        return 1e3 * (perf_counter() - started)
 
 
 def suffix_alone(shape: StepShape, vocabulary: int, suffix: Suffix, target: Any) -> Program:
@@ -141,7 +140,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto", help="as for `poot generate` (default: auto)")
     parser.add_argument("--rows", type=int, default=1, help="rows of a step (default: 1)")
     parser.add_argument("--capacity", type=int, default=2048, help="positions (default: 2048)")
-    parser.add_argument("--repeats", type=int, default=20, help="(default: 20)")
+    parser.add_argument("--repeats", type=int, default=30, help="rounds (default: 30)")
     args = parser.parse_args()
     device, choice = open_device(args.device, read_settings().device)
     handle = Models().open(args.model)
@@ -160,16 +159,22 @@ def main() -> None:
         )
         logits = np.random.default_rng(1).normal(0, 3, (args.rows, vocabulary)).astype(np.float32)
         print(f"{handle.name}, {vocabulary:,} ids, {args.rows} rows on {choice}")
-        print(f"{'':<22} {'step ms':>9} {'alone ms':>9} {'share':>7} {'dispatches':>11} {'slot bytes':>11}")
-        greedy = 0.0
-        for request in requests():
-            slots = slots_of(request, shape, vocabulary, position)
-            step = whole.milliseconds(request, slots, args.repeats)
-            own = alone.milliseconds(request, {**slots, LOGITS: logits}, args.repeats)
-            greedy = greedy or step
+        kinds = requests()
+        slots = [slots_of(request, shape, vocabulary, position) for request in kinds]
+        times = np.empty((args.repeats + WARM, len(kinds), 2))
+        for round_times in times:
+            for place, request in enumerate(kinds):
+                round_times[place, 0] = whole.milliseconds(request, slots[place])
+                round_times[place, 1] = alone.milliseconds(request, {**slots[place], LOGITS: logits})
+        times = times[WARM:]
+        steps, own = np.median(times, axis=0).T
+        more = np.median(times[:, :, 0] - times[:, :1, 0], axis=0)
+        print(f"{'':<22} {'step ms':>9} {'alone ms':>9} {'alone':>7} {'more':>7} {'dispatches':>11} {'slot bytes':>11}")
+        for place, request in enumerate(kinds):
             count = len(alone.programs[request.suffix].dispatches)
-            size = sum(array.nbytes for array in slots.values())
-            print(f"{request.name:<22} {step:>9.2f} {own:>9.2f} {own / greedy:>7.1%} {count:>11} {size:>11,}")
+            size = sum(array.nbytes for array in slots[place].values())
+            shares = f"{own[place] / steps[0]:>7.1%} {more[place] / steps[0]:>7.1%}"
+            print(f"{request.name:<22} {steps[place]:>9.2f} {own[place]:>9.2f} {shares} {count:>11} {size:>11,}")
     device.close()
 
 

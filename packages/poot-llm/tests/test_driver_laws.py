@@ -57,6 +57,15 @@ def test_laws_over_the_oracle(handle: ModelHandle, variant: str) -> None:
         assert copies is None or copies.copies > 0
 
 
+@pytest.mark.parametrize("ahead", [True, False])
+def test_laws_where_draws_depend_on_what_came_before(handle: ModelHandle, ahead: bool) -> None:
+    """Penalties count the same answer whatever was undone, preempted, reset or submitted ahead."""
+    options = PAGED | {"rows": 3, "ahead": ahead}
+    with fixture.driving(handle, **options) as rig, fixture.driving(handle, **ALONE) as other:
+        rig.driver.prepare([Suffix.SAMPLED, Suffix.FULL])
+        laws.check_laws(rig.driver, other.driver, examples=7, steps=30, faults=True, params=laws.PENALIZING)
+
+
 @contextmanager
 def deterministic(handle: ModelHandle, device: str, **options: Any) -> Iterator[tuple[Engine, Driver]]:
     """A driver in deterministic mode on poot's kernels."""
