@@ -3,7 +3,8 @@
 Options that no measurement has chosen yet, beside what a device has now: products of warpgroups and their tiles, the
 next kernel started early, weights loaded early or not, positions split or not. Stages run in the order of what most
 depends on them, each in a process of its own, so that one that ends badly costs no other; each begins with a small
-model against the oracle. What was measured is kept at once, and a second run goes on where the first ended.
+model against the oracle. What was measured is kept at once, and a second run goes on where the first ended. Under each
+row stand the kernels of the step, each with all of its dispatches in a recording of their own.
 
 `--reference` interprets the kernels of a small shape instead: it tries the script, and measures nothing.
 """
@@ -14,16 +15,19 @@ import argparse
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 from typing import Any
 
 from cells import Kept, commit_of
 from shapes import SHAPES, SMALL, Cell, Model, Run, check, picked, timed
 
+from poot_executor.compile.program import DispatchCommand, Program
+from poot_executor.device import Bindings, Recording
 from poot_executor.engine import Engine
 from poot_executor.formats import FORMATS
 from poot_executor.kernel.warpgroups import FEATURE as WARPGROUP
@@ -34,6 +38,9 @@ from poot_ptx_device.caps import DEPENDENT_LAUNCH, EARLY_LAUNCH, EARLY_LOADS, OP
 
 ROOT = Path(__file__).resolve().parents[1]
 CAPACITY, CHUNK = 512, 2048
+REPLAYS = 5
+SHOWN = ("warpgroups", "tokens", "stages", "slices", "lanes", "splits", "queries", "weights")
+"""Of a schedule, what is said beside a kernel's time."""
 SPLIT_LATER = 8
 """Tiles of positions below which one group walks all of them, in the option "unsplit"."""
 
@@ -163,9 +170,49 @@ def measure(
         run.remove()
         run = Run(model, capacity, rows=rows, tokens=tokens, activations=activations, options=lambda: options)
     products = sum("warpgroups" in d.schedule for d in run.program.dispatches)
-    result = timed(run, device, depth, steps if tokens == 1 else max(2, steps // 5))
+    with bindings_seen(device) as seen:
+        result = timed(run, device, depth, steps if tokens == 1 else max(2, steps // 5))
     show(named(stage, shape, step), kept.put(named(stage, shape, step), {**result, "products": products}))
+    for name, seconds in by_kernel(run.program, device, seen[-1]):
+        print(f"    {seconds * 1e6:>9,.0f} µs  {name}", flush=True)
     run.remove()
+
+
+@contextmanager
+def bindings_seen(device: KernelDevice) -> Iterator[list[Bindings]]:
+    """What programs are bound to meanwhile."""
+    seen: list[Bindings] = []
+    lower = device.lower
+
+    def noting(program: Program, bindings: Bindings) -> Recording:
+        seen.append(bindings)
+        return lower(program, bindings)
+
+    device.lower = noting
+    try:
+        yield seen
+    finally:
+        del device.lower
+
+
+def by_kernel(program: Program, device: KernelDevice, bindings: Bindings) -> list[tuple[str, float]]:
+    """Device seconds of all dispatches of each kernel together, the longest first."""
+    found: dict[bytes, list[DispatchCommand]] = {}
+    for command in program.dispatches:
+        found.setdefault(command.kernel.digest(), []).append(command)
+    times = []
+    for commands in found.values():
+        recording = device.lower(replace(program, commands=tuple(commands)), bindings)
+        seconds = []
+        for _ in range(REPLAYS):
+            device.replay(recording)
+            device.synchronize()
+            seconds.append(device.device_time() or 0.0)
+        device.release(recording)
+        first = commands[0]
+        what = {n: v for n, v in first.schedule.items() if n in SHOWN}
+        times.append((f"{len(commands)} x {first.kernel.name} {first.groups} {what}", median(seconds)))
+    return sorted(times, key=lambda named: -named[1])
 
 
 def named(stage: Stage, shape: str, step: tuple[int, int, int, int | None]) -> dict[str, Any]:
