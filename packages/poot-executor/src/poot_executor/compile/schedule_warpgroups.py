@@ -30,7 +30,9 @@ STAGE_BYTES_LARGE = 40 << 10
 """A stage beyond which a group has a multiprocessor to itself."""
 ALONE_BYTES, SHARING_BYTES = 192 << 10, 96 << 10
 """Bytes of all stages of a group that is alone on a multiprocessor, and of one that is not."""
-PIECE_BYTES = 16 << 10
+PAD = 4
+"""Words between the products of neighbouring activation rows: lanes that have four of them then meet no bank twice."""
+PIECE_BYTES = 17 << 10
 """Shared memory for the products that are finished at a time."""
 FILLED = 2
 """A tile is taken where its groups are at least a `FILLED`th of those that fill the device; else the smallest is."""
@@ -73,12 +75,17 @@ class WarpgroupSchedule:
     @property
     def piece(self) -> int:
         """Activation rows whose products are finished at a time: a number that divides them."""
-        most = PIECE_BYTES // (4 * self.anchors * self.rows)
+        most = PIECE_BYTES // (4 * self.anchors * (self.rows + PAD))
         return max(n for n in range(COLUMNS, self.tokens + 1, COLUMNS) if self.tokens % n == 0 and n <= max(most, 8))
+
+    @property
+    def piece_words(self) -> int:
+        """Words of shared memory for them."""
+        return self.anchors * self.piece * (self.rows + PAD)
 
     def shared_bytes(self, segments: Sequence[Segment]) -> int:
         """Shared memory of a group."""
-        words = self.stages * self.stage_words + self.anchors * self.rows * self.piece
+        words = self.stages * self.stage_words + self.piece_words
         return 4 * words + sum(totals_bytes(s, self.piece, self.rows) for s in segments)
 
     def describe(self) -> dict[str, Any]:

@@ -28,7 +28,8 @@ from poot_executor.layout import Part
 class Products:
     """A group's products in shared memory: [partial, weight, token, place], `tokens` by `columns` of each weight.
 
-    The sum over `partials` is the product.
+    The sum over `partials` is the product. `pad` words lie between tokens, where whoever stores them meets fewer banks
+    twice.
     """
 
     shared: SharedRef
@@ -36,11 +37,13 @@ class Products:
     columns: int
     weights: int
     partials: int = 1
+    pad: int = 0
 
     def place(self, partial: Handle | int, weight: int, token: Handle | int, place: Handle) -> Handle:
         """Where a product lies."""
-        offset = weight * self.tokens * self.columns
-        first = partial * (self.weights * self.tokens * self.columns) + token * self.columns
+        pitch = self.columns + self.pad
+        offset = weight * self.tokens * pitch
+        first = partial * (self.weights * self.tokens * pitch) + token * pitch
         return place + first + offset
 
     def read(self, weight: int, token: Handle, place: Handle) -> Handle:

@@ -16,7 +16,7 @@ from poot_executor.compile.lower.projection import declare_reads, layout_of
 from poot_executor.compile.lower.row_map import RowMap
 from poot_executor.compile.lower.stored_halves import parts_of, scratch_halves, store_halves
 from poot_executor.compile.region import Projection, Region, Segment
-from poot_executor.compile.schedule_warpgroups import BEHIND, WarpgroupSchedule, warpgroup_schedule
+from poot_executor.compile.schedule_warpgroups import BEHIND, PAD, WarpgroupSchedule, warpgroup_schedule
 from poot_executor.compile.target import Caps
 from poot_executor.dtype import DType
 from poot_executor.kernel.buffers import BufferRef, SharedRef
@@ -87,7 +87,7 @@ class _Template:
         turn = frame.flat_group(flat)
         place, first = turn // tiles, turn % tiles * schedule.tokens
         stages = b.shared("stages", DType.U32, schedule.stages * schedule.stage_words)
-        pieces = b.shared("results", DType.F32, schedule.anchors * schedule.rows * schedule.piece)
+        pieces = b.shared("results", DType.F32, schedule.piece_words)
         start = 0
         for s, segment in enumerate(projection.segments):
             group = place - start
@@ -148,7 +148,7 @@ class _Template:
     ) -> None:
         """The sums through shared memory into the epilogue, some activation rows at a time."""
         b, schedule = self.b, self.schedule
-        products = Products(pieces, schedule.piece, schedule.rows, len(sums))
+        products = Products(pieces, schedule.piece, schedule.rows, len(sums), pad=PAD)
         lane = b.lane_id()
         row = b.subgroup_id() * (ROWS // QUARTER) + lane // QUARTER
         for start in range(0, schedule.tokens, schedule.piece):
