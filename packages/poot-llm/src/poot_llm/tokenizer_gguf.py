@@ -185,15 +185,23 @@ def _byte_level(fields: _Fields, vocabulary: _Vocabulary) -> tuple[Backend, Spel
 
 def _listed_merges(fields: _Fields, vocabulary: _Vocabulary) -> list[tuple[str, str]]:
     merges = []
-    for index, merge in enumerate(fields.texts("merges")):
-        left, space, right = merge.partition(" ")
-        if not (left and space and right) or " " in right:
-            raise fields.refuse(f"merges[{index}]", f"is {merge!r}, not two tokens and one space")
-        for token in (left, right, left + right):
-            if token not in vocabulary.names:
-                raise fields.refuse(f"merges[{index}]", f"is {merge!r}, and {token!r} is not a token")
+    names = vocabulary.names
+    for index, text in enumerate(fields.texts("merges")):
+        left, _, right = text.partition(" ")
+        # There are 10^5 of them: what is wrong with one is found out only where something is.
+        known = left in names and right in names and left + right in names
+        if not known or not left or not right or " " in right:
+            raise _refused_merge(fields, vocabulary, index, text)
         merges.append((left, right))
     return merges
+
+
+def _refused_merge(fields: _Fields, vocabulary: _Vocabulary, index: int, text: str) -> CheckpointError:
+    left, space, right = text.partition(" ")
+    if not (left and space and right) or " " in right:
+        return fields.refuse(f"merges[{index}]", f"is {text!r}, not two tokens and one space")
+    unknown = next(token for token in (left, right, left + right) if token not in vocabulary.names)
+    return fields.refuse(f"merges[{index}]", f"is {text!r}, and {unknown!r} is not a token")
 
 
 def _sentencepiece(fields: _Fields, vocabulary: _Vocabulary) -> tuple[Backend, Spelling, bool]:

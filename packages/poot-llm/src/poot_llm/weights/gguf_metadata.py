@@ -101,10 +101,13 @@ def _read_texts(cursor: Cursor, what: str, count: int) -> list[MetadataValue]:
 def _ends(rest: memoryview, count: int) -> list[int]:
     """The byte after each of `count` strings that lie one after the other, as far as they are inside."""
     ends: list[int] = []
-    end, last_start = 0, len(rest) - _U64.size
-    while len(ends) < count and end <= last_start:
-        end += _U64.size + _U64.unpack_from(rest, end)[0]
-        if end > len(rest):
+    size, length, unpack = _U64.size, len(rest), _U64.unpack_from
+    end = 0
+    for _ in range(count):
+        if end + size > length:
+            break
+        end += size + unpack(rest, end)[0]
+        if end > length:
             break
         ends.append(end)
     return ends
