@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -121,7 +122,7 @@ def test_clang_refuses_what_it_does_not_take_with_its_messages() -> None:
     with pytest.raises(CompilerRefused, match=r"error: .*nonsense"):
         clang.compile("nonsense", GFX1100)
     with pytest.raises(CompilerRefused, match="gfx9999"):
-        clang.compile("", Architecture("gfx9999", 32, 0xFF, 1, mixed_dot=False))
+        clang.compile("", replace(GFX1100, name="gfx9999"))
     # A linker that finds a symbol missing refuses as well: nothing may wait for the loader.
     with pytest.raises(CompilerRefused, match="undefined"):
         clang.compile(
