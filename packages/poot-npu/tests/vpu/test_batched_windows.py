@@ -1,5 +1,7 @@
 """Attention of several rows, each over its own part of a state: recognized, and no row shows in another."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -147,3 +149,42 @@ def test_rows_that_might_reach_into_others_are_no_such_attention(device, rng):
         recording = session.lower()
         step(device, batch, session, recording, batch.empty(), [3, 9])
         assert windows(session) == [None, None]
+
+
+def copying(rng, rows, source, target, count):
+    """The first positions of a row become those of another, in each state as a whole."""
+    g = Recorder("copying", rng)
+    place = p.iota(g.builder, (CAPACITY,), 0, I32)
+    write = p.select(place < count, place + target * CAPACITY, g.builder.splat(-1, place.type))
+    for role in ("k", "v"):
+        key, state = g.state(role, np.zeros((rows * CAPACITY, HEADS, WIDTH), np.float32), F32)
+        g.builder.next_state(key, p.scatter_update(state, write, p.gather(state, place + source * CAPACITY)))
+    g.output(place)
+    return g
+
+
+def test_programs_share_states(device, rng):
+    """A step of the first row alone, and a copy of one row to another, between steps of all rows."""
+    all_rows, first = Batch(rng, 3, 1), Batch(rng, 1, 4)
+    copy = copying(rng, 3, source=0, target=2, count=6)
+    with (
+        open_session(device, all_rows.graph, all_rows.g.given()) as session,
+        open_session(device, first.graph, first.g.given()) as alone,
+        open_session(device, copy.builder.build(), copy.given()) as copies,
+    ):
+        recording, states = session.lower(), session.bindings.states
+        others = [device.lower(s.program, replace(s.bindings, states=states)) for s in (alone, copies)]
+        state = {key: rng.uniform(-1, 1, value.shape).astype(np.float32) for key, value in all_rows.empty().items()}
+        session.set_inputs({**all_rows.inputs([0, 0, 0], [0, 0, 0]), **state})
+        state = step(device, all_rows, session, recording, state, [5, 2 * STEP, 9])
+        inputs = first.inputs([3], [3])
+        alone.set_inputs({key: value for key, value in inputs.items() if key not in (K, V)})
+        for other in others:
+            device.replay(other)
+            device.synchronize()
+        for key, new in zip((K, V), first.slots[3:], strict=True):
+            state[key][3:7] = inputs[new]
+            state[key][2 * CAPACITY : 2 * CAPACITY + 6] = state[key][:6]
+        found = session.read().state
+        assert all(np.array_equal(found[key], state[key]) for key in (K, V))
+        step(device, all_rows, session, recording, state, [7, 4, 6])

@@ -9,7 +9,8 @@ import openvino
 from openvino import opset15 as op
 
 from poot_executor.dtype import DType
-from poot_executor.graph.graph import Equation
+from poot_executor.graph.graph import Equation, Graph, Input, Value
+from poot_executor.weights import WeightKey
 from poot_npu.vpu.lowering import Build, Lowering
 from poot_npu.vpu.nodes import (
     Node,
@@ -21,8 +22,10 @@ from poot_npu.vpu.nodes import (
     narrowed,
     ordered,
     real,
+    reshaped,
 )
 
+LINEAR = frozenset(("add", "sub", "mul"))
 ERF_TERMS = 11
 LEAST_NORMAL = -87.0
 """Above it e to the x is a normal number."""
@@ -35,6 +38,37 @@ def arithmetic(function: Callable[..., Node]) -> Build:
         return narrowed(function(*lowering.operands(equation)), equation.output.dtype)
 
     return build
+
+
+def linear(function: Callable[..., Node]) -> Build:
+    """A sum, difference or product. Of two in turn with constants OpenVINO makes one, as of (x + a) · b the sum
+    x · b + a · b, which is rounded otherwise: a change of shape between them keeps them apart."""
+
+    def build(lowering: Lowering, equation: Equation) -> Node:
+        out, operands = equation.output, lowering.operands(equation)
+        if not out.dtype.is_float or not _second_of_two(lowering.graph, equation):
+            return narrowed(function(*operands), out.dtype)
+        other = [out.type.count] if len(out.shape) != 1 else [out.type.count, 1]
+        result = function(*(reshaped(x, other) for x in operands))
+        return narrowed(reshaped(result, out.shape), out.dtype)
+
+    return build
+
+
+def _second_of_two(graph: Graph, equation: Equation) -> bool:
+    """Whether both an equation and one that it takes combine a value with a constant."""
+    for x, other in (equation.inputs, equation.inputs[::-1]):
+        before = graph.equation(x)
+        if before is not None and before.op in LINEAR and _constant(graph, other):
+            return any(_constant(graph, value) for value in before.inputs)
+    return False
+
+
+def _constant(graph: Graph, value: Value) -> bool:
+    found = graph.definition(value)
+    while isinstance(found, Equation) and found.op in ("broadcast", "reshape"):
+        found = graph.definition(found.inputs[0])
+    return isinstance(found, Input) and (found.data is not None or isinstance(found.key, WeightKey))
 
 
 def bitwise(on_bits: Callable[..., Node], on_bool: Callable[..., Node]) -> Build:
@@ -197,7 +231,7 @@ ROWS: dict[str, Build] = {
     "tanh": arithmetic(op.tanh), "erf": arithmetic(erf), "sin": arithmetic(op.sin), "cos": arithmetic(op.cos),
     "floor": arithmetic(op.floor), "round": arithmetic(lambda x: op.round(x, "half_to_even")),
     "not": bitwise(op.bitwise_not, op.logical_not),
-    "add": arithmetic(op.add), "sub": arithmetic(op.subtract), "mul": arithmetic(op.multiply),
+    "add": linear(op.add), "sub": linear(op.subtract), "mul": linear(op.multiply),
     "div": arithmetic(op.divide), "pow": arithmetic(op.power),
     "max": extreme(op.maximum), "min": extreme(op.minimum),
     "and": bitwise(op.bitwise_and, op.logical_and), "or": bitwise(op.bitwise_or, op.logical_or),
