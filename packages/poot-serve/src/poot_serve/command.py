@@ -26,8 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_device(parser)
     add_shape(parser)
-    parser.add_argument("--rows", type=whole, metavar="N",
-                        help="answers at once (default: 16; 4 where each step holds weights of its own)")  # fmt: skip
+    parser.add_argument(
+        "--rows",
+        type=whole,
+        metavar="N",
+        help="answers at once (default: 16; fewer where steps have their own weights and do not fit)",
+    )
     parser.add_argument("--queue", type=whole, default=_ENGINE.queue, metavar="N",
                         help=f"requests that may wait for a row (default: {_ENGINE.queue})")  # fmt: skip
     parser.add_argument("--request-seconds", type=float, default=_ENGINE.request_seconds, metavar="S",

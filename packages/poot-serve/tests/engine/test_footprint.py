@@ -11,7 +11,7 @@ from poot_executor.errors import SettingsError
 from poot_llm.driver import DriverOptions
 from poot_llm.opening import open_driver
 from poot_serve.engine.client import EngineClient
-from poot_serve.engine.footprint import FEW_ROWS, Footprint, suited
+from poot_serve.engine.footprint import Footprint, suited
 from poot_serve.engine.settings import EngineSettings
 
 OPTIONS = DriverOptions(rows=16, capacity=64, chunk=16)
@@ -34,7 +34,7 @@ def test_it_counts_the_steps_that_a_driver_has(handle) -> None:
 
 
 def test_nobody_chose_and_memory_is_unknown(handle) -> None:
-    assert suited(handle, OPTIONS, chosen=False, free=None).rows == FEW_ROWS
+    assert suited(handle, OPTIONS, chosen=False, free=None).rows == 16
     assert suited(handle, DriverOptions(rows=2, capacity=64), chosen=False, free=None).rows == 2
     assert suited(handle, OPTIONS, chosen=True, free=None).rows == 16
 
@@ -71,9 +71,9 @@ def test_an_engine_says_what_it_chose(handle) -> None:
     with open_or_skip("vpu"):
         pass
     chosen = asyncio.run(facts(True))
-    assert chosen.rows == FEW_ROWS
-    assert chosen.steps >= 4
-    assert "4 rows of 64 positions: 4 steps, about" in chosen.note
+    assert chosen.rows == 16
+    assert chosen.steps >= 5
+    assert "16 rows of 64 positions: 5 steps, about" in chosen.note
     # Where steps are compiled as they are needed, none of them is there yet.
     lazy = asyncio.run(facts(False))
     assert (lazy.rows, lazy.steps, lazy.note) == (16, 0, "")

@@ -11,13 +11,9 @@ from poot_llm.driver.kv_fit import kv_price
 from poot_llm.driver.step_set import StepSet, wanted_capacity
 from poot_llm.registry import ModelHandle
 
-FEW_ROWS = 4
-"""Rows where nobody asked for a number: a step of more rows costs such a device as much more, and their steps are made
-ready one by one before the server is.
-"""
 STEP_SHARE = 3.2
-"""What a step holds, as a multiple of the checkpoint's bytes: weights laid out anew, and room for what it computes.
-Nine steps of SmolLM2-135M Q4_1 on OpenVINO's CPU plug-in took 2.7 GB beside the KV, 310 MB each.
+"""What a step holds at most, as a multiple of the checkpoint's bytes: weights laid out anew, room for what it computes.
+Nine steps of SmolLM2-135M Q4_1 on OpenVINO's CPU plug-in took 2.7 GB beside the KV, 310 MB each, at 45ece59.
 """
 KV_SHARE = 3
 """Likewise of the KV: itself, and what steps hold of it while they run: 6.2 GB in all at 16 rows of 2,048 positions, of
@@ -48,8 +44,8 @@ class Footprint:
 
 
 def suited(handle: ModelHandle, options: DriverOptions, *, chosen: bool, free: int | None) -> Footprint:
-    """Of the options' rows, or, where nobody has `chosen` them, of as many as suit such a device and fit it: `free` are
-    the bytes of host memory that are free, None where that is not known.
+    """Of the options' rows, or, where nobody has `chosen` them, of those that fit, a quarter of them and so on: `free`
+    are the bytes of host memory that are free, None where that is not known.
 
     Raises SettingsError where even the fewest do not fit, with the numbers.
     """
@@ -59,7 +55,7 @@ def suited(handle: ModelHandle, options: DriverOptions, *, chosen: bool, free: i
         if budget is None or candidate.nbytes <= budget:
             return candidate
     assert budget is not None
-    smaller = (Footprint.of(handle, options, rows) for rows in _rows(options.rows - 1, False))
+    smaller = [Footprint.of(handle, options, rows) for rows in _rows(options.rows, False)][1:]
     fits = next((one for one in smaller if one.nbytes <= budget), None)
     hint = "take a smaller model or --capacity, or --lazy" if fits is None else f"--rows {fits.rows} would fit: {fits}"
     raise SettingsError(f"{candidates[-1]}, and {size(budget)} may be used: {hint}")
@@ -67,10 +63,10 @@ def suited(handle: ModelHandle, options: DriverOptions, *, chosen: bool, free: i
 
 def _rows(most: int, chosen: bool) -> Iterator[int]:
     """Rows to try, in order."""
-    rows = most if chosen else min(most, FEW_ROWS)
+    rows = most
     while rows > 0:
         yield rows
-        rows = 0 if chosen else rows // 4
+        rows = 0 if chosen or rows == 1 else max(rows // 4, 1)
 
 
 def size(count: int) -> str:

@@ -18,7 +18,7 @@ class EngineSettings:
     - `model`: a known name, a GGUF file or a folder; `device`: as `poot devices` lists them.
     - `driver`: rows, capacity, KV, chunk, an encoder's rows: see `DriverOptions`. Nothing is guessed unless its
       `window` says so.
-    - `fit_rows`: nobody asked for the driver's rows: they are fewer where steps are dear, and where fewer fit.
+    - `fit_rows`: nobody asked for the driver's rows: they are fewer where steps are dear and fewer fit.
     - `guides`: what compiling and following a constraint may cost.
     - `prefill_tokens`: of prompts that are read beside the rows that decode, in one turn of the loop.
     - `queue`: requests that may wait for a row; one more is refused as Overloaded.
