@@ -9,7 +9,7 @@ from poot_executor.device import Found, Missing
 from poot_executor.errors import DeviceNotFound
 from poot_executor.settings import DeviceSettings
 from poot_npu.vpu.modes import FAST, Mode, modes
-from poot_npu.vpu.runtime import NotUsable, load
+from poot_npu.vpu.runtime import NotUsable, core
 
 if TYPE_CHECKING:
     from poot_npu.vpu.device import VpuDevice
@@ -21,25 +21,24 @@ class VpuDriver:
     def probe(self) -> list[Found | Missing]:
         """Every mode of every device, or why there is none."""
         try:
-            core = load().Core()
+            runtime = core()
         except NotUsable as reason:
             return [Missing(str(reason))]
         found: list[Found | Missing] = [
-            Found(mode.selector, f"{_name(core, mode)} (OpenVINO, {mode.arithmetic})")
-            for mode in modes(core.available_devices)
+            Found(mode.selector, f"{_name(runtime, mode)} (OpenVINO, {mode.arithmetic})")
+            for mode in modes(runtime.available_devices)
         ]
         return found or [Missing("OpenVINO offers no CPU, GPU or NPU here: its plug-ins are not installed")]
 
     def open(self, selector: str, settings: DeviceSettings) -> VpuDevice:
         """Open one device. Raises DeviceNotFound with the reason, and with what there is."""
         try:
-            openvino = load()
+            runtime = core()
         except NotUsable as reason:
             raise DeviceNotFound(str(reason)) from reason
         from poot_npu.vpu.device import VpuDevice
 
-        core = openvino.Core()
-        return VpuDevice(core, choose(modes(_offered(core, selector)), selector), settings)
+        return VpuDevice(runtime, choose(modes(_offered(runtime, selector)), selector), settings)
 
 
 def choose(offered: list[Mode], selector: str) -> Mode:
@@ -52,18 +51,18 @@ def choose(offered: list[Mode], selector: str) -> Mode:
     raise DeviceNotFound(f"there is no vpu:{selector}{wants}; there is {there}")
 
 
-def _offered(core: Any, selector: str) -> list[str]:
+def _offered(runtime: Any, selector: str) -> list[str]:
     """The devices there are. For a CPU that is asked for by name the other plug-ins are not loaded."""
     if selector.lower() in ("cpu", "cpu" + FAST):
         with contextlib.suppress(RuntimeError):
-            core.get_property("CPU", "FULL_DEVICE_NAME")
+            runtime.get_property("CPU", "FULL_DEVICE_NAME")
             return ["CPU"]
-    return list(core.available_devices)
+    return list(runtime.available_devices)
 
 
-def _name(core: Any, mode: Mode) -> str:
+def _name(runtime: Any, mode: Mode) -> str:
     """What the plug-in calls the hardware; the device's name where it does not say."""
     try:
-        return " ".join(str(core.get_property(mode.device, "FULL_DEVICE_NAME")).split())
+        return " ".join(str(runtime.get_property(mode.device, "FULL_DEVICE_NAME")).split())
     except RuntimeError:
         return mode.device

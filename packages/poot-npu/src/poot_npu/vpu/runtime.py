@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
+from typing import Any
 
 OLDEST = (2026, 4)
 """The release that is tested; earlier ones lack properties or operations that the lowering uses."""
@@ -32,6 +34,17 @@ def load(installed: Callable[[str], str] = version) -> ModuleType:
     except (ImportError, OSError, RuntimeError) as error:
         raise NotUsable(f"OpenVINO {found} does not load ({error}): install it again, for this platform") from error
     return openvino
+
+
+@cache
+def core() -> Any:
+    """OpenVINO's `Core`, one for the process. Raises NotUsable with the reason.
+
+    A `Core` gives its thread an alternate signal stack and unmaps that when it goes. Of two that go in the order in
+    which they came, or of one that goes in another thread, a stack that is no longer there stays behind, and the next
+    signal that Python handles ends the process.
+    """
+    return load().Core()
 
 
 def _release(text: str) -> tuple[int, ...]:
