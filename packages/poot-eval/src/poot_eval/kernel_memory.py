@@ -180,7 +180,7 @@ class Memory:
         group = lanes.first + np.arange(lanes.groups)[:, None, None]
         epoch = np.broadcast_to(lanes.epoch[..., None], index.shape)[chosen]
         for second in (0, 1):
-            thread = group * lanes.threads + np.arange(index.shape[1])[:, None] * threads + second
+            thread = np.asarray(group * lanes.threads + np.arange(index.shape[1])[:, None] * threads + second, np.int64)
             by = Actors(
                 np.broadcast_to(thread, index.shape)[chosen], np.broadcast_to(group, index.shape)[chosen], epoch
             )

@@ -39,7 +39,7 @@ def test_an_openvino_too_old_is_named(version):
 
 @pytest.mark.parametrize("installed", [absent, lambda _: "2025.1.0"], ids=["absent", "old"])
 def test_what_cannot_be_used_is_missing_and_does_not_open(monkeypatch, installed):
-    monkeypatch.setattr(driver_module, "load", lambda: load(installed))
+    monkeypatch.setattr(driver_module, "core", lambda: load(installed).Core())
     (entry,) = VpuDriver().probe()
     assert isinstance(entry, Missing) and "OpenVINO" in entry.reason
     with pytest.raises(DeviceNotFound, match="OpenVINO"):
