@@ -36,7 +36,6 @@ def load(installed: Callable[[str], str] = version) -> ModuleType:
     return openvino
 
 
-@cache
 def core() -> Any:
     """OpenVINO's `Core`, one for the process. Raises NotUsable with the reason.
 
@@ -44,7 +43,12 @@ def core() -> Any:
     which they came, or of one that goes in another thread, a stack that is no longer there stays behind, and the next
     signal that Python handles ends the process.
     """
-    return load().Core()
+    return _only(load())
+
+
+@cache
+def _only(openvino: ModuleType) -> Any:
+    return openvino.Core()
 
 
 def _release(text: str) -> tuple[int, ...]:
