@@ -186,14 +186,19 @@ def report(facts: dict[str, str], rows: list[Row]) -> None:
 
 
 def measured(driver: Driver, engine: Engine, peer: Peer | None, arguments: argparse.Namespace) -> list[Row]:
-    """Every row of the table. Each repeat of poot's is followed by one of the peer's."""
+    """Every row of the table. Each repeat of poot's is followed by one of the peer's, and both begin their turns with one
+    that is not counted."""
     tokens, prompt = arguments.tokens, arguments.prompt
 
     def decoding() -> dict[str, float]:
+        if peer is not None:
+            decode(driver, engine, tokens)
         ours = decode(driver, engine, tokens)
         return ours if peer is None else ours | {"peer": tokens / peer.measure(1, 1, tokens).tokens}
 
     def reading() -> dict[str, float]:
+        if peer is not None:
+            prefill(driver, engine, prompt)
         ours = prefill(driver, engine, prompt)
         return ours if peer is None else ours | {"peer": prompt / peer.measure(1, prompt, 0).prompt}
 

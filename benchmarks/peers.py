@@ -1,5 +1,8 @@
 """A peer beside poot in the same run, in a process of its own: each repeat measures poot, then the peer.
 
+Each side's turn begins with a repeat that is not counted. Threads of the other side spin for a while where they find no
+work, and a processor that rested is slow at first: reading a prompt took twice the processor time after a second's rest.
+
 `--peer llama.cpp --peer-python VENV/bin/python` on a benchmark's command line; the virtual environment has
 llama-cpp-python (CPU build) and need not have poot.
 """
@@ -45,7 +48,11 @@ class Peer:
             self.about += f" (it {said})"
 
     def measure(self, rows: int, prompt: int, tokens: int) -> Timing:
-        """One repeat."""
+        """One repeat, after one that is not counted."""
+        self._repeat(rows, prompt, tokens)
+        return self._repeat(rows, prompt, tokens)
+
+    def _repeat(self, rows: int, prompt: int, tokens: int) -> Timing:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"rows": rows, "prompt": prompt, "tokens": tokens}) + "\n")
         self._process.stdin.flush()

