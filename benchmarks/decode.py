@@ -186,8 +186,8 @@ def report(facts: dict[str, str], rows: list[Row]) -> None:
 
 
 def measured(driver: Driver, engine: Engine, peer: Peer | None, arguments: argparse.Namespace) -> list[Row]:
-    """Every row of the table. Each repeat of poot's is followed by one of the peer's, and both begin their turns with one
-    that is not counted."""
+    """Every row of the table. Each repeat of poot's is followed by one of the peer's; turns begin with one that is not
+    counted."""
     tokens, prompt = arguments.tokens, arguments.prompt
 
     def decoding() -> dict[str, float]:

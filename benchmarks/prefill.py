@@ -127,10 +127,10 @@ def measured(
     rng = np.random.default_rng(prompt)
     runs, theirs = [], []
     for _ in range(repeats + 1):
-        ids = rng.integers(0, driver.handle.config.vocabulary, prompt).tolist()
+        counted, ids = rng.integers(0, driver.handle.config.vocabulary, (2, prompt)).tolist()
         if peer is not None:
             read(driver, engine, ids)
-        runs.append(read(driver, engine, ids))
+        runs.append(read(driver, engine, counted))
         if peer is not None:
             theirs.append(prompt / peer.measure(1, prompt, 0).prompt)
     rates = tuple(prompt / seconds for seconds, _ in runs[1:])
