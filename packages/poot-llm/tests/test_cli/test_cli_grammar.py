@@ -1,4 +1,4 @@
-"""What the command line says, and what it costs to say it."""
+"""What the command line says, and what it imports to say it."""
 
 import importlib.metadata
 import os
@@ -41,39 +41,27 @@ def test_version(poot):
 
 # A bare package stands in for poot_llm, whose own names are left out: the question is what the command needs.
 HELP = """
-import importlib.util, sys, time, types
-started = time.process_time()
+import importlib.util, sys, types
+before = set(sys.modules)
 package = types.ModuleType("poot_llm")
 package.__path__ = importlib.util.find_spec("poot_llm").submodule_search_locations
 sys.modules["poot_llm"] = package
 from poot_llm.cli.main import main
 assert main(["--help"]) == 0
-print(time.process_time() - started, *sorted(sys.modules), file=sys.stderr)
+print(*sorted(set(sys.modules) - before), file=sys.stderr)
 """
+MOST_MODULES = 150
+"""97 on Python 3.11 and 118 on 3.13, of which 6 are poot's; any of the heavy ones brings a hundred more."""
 
 
-def test_help_is_quick_and_imports_nothing_heavy(command):
+def test_help_imports_little_and_nothing_heavy(command):
+    """What takes its time, which benchmarks/startup.py measures, are imports: those are counted here."""
     given = command()
     given["args"][3:] = ["-c", HELP]
-    runs = [subprocess.run(**given, capture_output=True, check=True).stderr.split() for _ in range(3)]
-    imported = set(runs[0][1:])
+    imported = set(subprocess.run(**given, capture_output=True, check=True).stderr.split())
     assert "argparse" in imported
     assert not imported & {"numpy", "rich", "jinja2", "tokenizers", "safetensors", "wgpu", "poot_executor"}
-    assert min(float(run[0]) for run in runs) < 0.1
-
-
-@pytest.mark.skipif(os.name != "posix", reason="what a child has used is asked the POSIX way")
-def test_help_takes_less_than_150_ms(command):
-    """The whole process from its start, in processor time, since others may be at work here; the best of a few."""
-    import resource
-
-    times = []
-    for _ in range(7):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run(**command("--help"), capture_output=True, check=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert min(times) < 0.15
+    assert len(imported) <= MOST_MODULES, sorted(imported)
 
 
 def test_the_module_and_the_script_are_the_same(poot_process):
