@@ -1,7 +1,7 @@
 """A peer beside poot in the same run, in a process of its own: each repeat measures poot, then the peer.
 
-Each side's turn begins with a repeat that is not counted. Threads of the other side spin for a while where they find
-no work, and a processor that rested is slow at first: a prompt took twice the processor time after a second's rest.
+Each side's turn begins with a repeat that is not counted: threads of the other side spin for a while where they find no
+work, and a processor that rested is slow at first.
 
 `--peer llama.cpp --peer-python VENV/bin/python` on a benchmark's command line; the virtual environment has
 llama-cpp-python (CPU build) and need not have poot.

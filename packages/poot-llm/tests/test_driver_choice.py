@@ -72,13 +72,13 @@ def test_what_a_request_needs_is_what_it_then_takes(prompt: int, spans: tuple[in
     assert taken == set(needed)
 
 
-def test_the_next_ids_of_a_sequence() -> None:
+def test_the_ids_of_a_sequence_that_are_not_cached() -> None:
     sequence = Sequence((1, 2, 3), SamplingParams(), 0, frozenset(), 9, tokens=[4, 5])
     got = []
     for cached in range(6):
         sequence.cached = cached
         assert sequence.pending == 5 - cached
-        got.append(list(sequence.next_ids(3)))
+        got.append(list(sequence.ids(cached, cached + 3)))
     assert got == [[1, 2, 3], [2, 3, 4], [3, 4, 5], [4, 5], [5], []]
 
 

@@ -180,10 +180,6 @@ class Sequence:
         known = len(self.prompt_ids)
         return self.prompt_ids[place] if place < known else self.tokens[place - known]
 
-    def next_ids(self, count: int) -> Items[int]:
-        """Up to `count` ids from the first that is not cached."""
-        return self.ids(self.cached, self.cached + count)
-
     def sampler_row(self, ahead: bool = False) -> SamplerRow:
         """What its next token is chosen by; `ahead`: the one after the token that a step under way will give."""
         if self._rows is not None:
