@@ -35,6 +35,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 
+ROUNDS = 8
+"""Random interleavings may share no prompt that is copied: then there are more of them."""
+
 
 @pytest.fixture(scope="module")
 def handle(tmp_path_factory: pytest.TempPathFactory) -> ModelHandle:
@@ -47,11 +50,14 @@ def test_laws_over_the_oracle(handle: ModelHandle, variant: str) -> None:
         rig.driver.prepare([Suffix.GREEDY, Suffix.SAMPLED])
         copies = rig.driver._decoding.copies
         assert (copies is not None) == variant.startswith("contiguous")
-        if copies is not None:
-            # Prompts are shorter than what is copied before anything was measured.
-            copies._seconds, copies._pace = 0.0, 1.0
         before = rig.engine.stats()
-        laws.check_laws(rig.driver, other.driver, examples=14, steps=30, faults=True)
+        for _ in range(ROUNDS):
+            if copies is not None:
+                # Prompts are shorter than what is copied before anything was measured.
+                copies._seconds, copies._pace = 0.0, 1.0
+            laws.check_laws(rig.driver, other.driver, examples=14, steps=30, faults=True)
+            if copies is None or copies.copies > 0:
+                break
         after = rig.engine.stats()
         assert (after.recordings, after.allocations) == (before.recordings, before.allocations)
         assert copies is None or copies.copies > 0

@@ -148,6 +148,31 @@ def test_ctrl_c_is_clean_whenever_it_comes(on_terminal, endless, moment, repeat)
     ended_by_interrupt(terminal)
 
 
+@pytest.mark.parametrize("part", ["start", "stop"])
+def test_ctrl_c_while_a_line_of_progress_begins_or_ends(on_terminal, install, model, part):
+    """Behind it the line is neither there nor gone, and nobody else would show the cursor again."""
+    code = f"""
+import signal
+from poot_toy_device.driver import ToyDriver
+from rich.console import Console
+from rich.live import Live
+whole = Live.{part}
+def cut(self, *given, **named):
+    Console.show_cursor = lambda console, show=True: None if show else hide(console, show)
+    whole(self, *given, **named)
+    signal.raise_signal(signal.SIGINT)
+hide = Console.show_cursor
+class Driver(ToyDriver):
+    def open(self, selector, settings):
+        Live.{part} = cut
+        return super().open(selector, settings)
+"""
+    site = install("poot-cut", "[poot.devices]\ncut = plug:Driver\n", code)
+    terminal = on_terminal("generate", model, "the quick", "--device", "cut", "--chunk", "16", sites=(site,))
+    ended_by_interrupt(terminal)
+    assert HIDE_CURSOR in terminal.seen
+
+
 def test_ctrl_c_ends_a_benchmark(on_terminal, endless, moment):
     options = ("--device", "toy", "--capacity", "8192", "-p", "0", "-n", "8000")
     terminal = on_terminal("bench", endless, *options)

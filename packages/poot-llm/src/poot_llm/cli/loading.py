@@ -43,7 +43,11 @@ class Loading:
             columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
             self._line = Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False)
             self._line.add_task(self._what, total=None)
-            self._line.start()
+            try:
+                self._line.start()
+            except BaseException:  # A Ctrl-C: nobody leaves what was not entered, and the line would go on turning.
+                self.__exit__(None, None, None)
+                raise
         return self
 
     def __exit__(

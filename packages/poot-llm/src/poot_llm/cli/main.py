@@ -17,7 +17,7 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, cast
 
-from poot_llm.cli.interrupt import arm
+from poot_llm.cli.interrupt import arm, leave_line
 from poot_llm.cli.output import write
 from poot_llm.cli.parser import Parser
 
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as done:  # argparse has printed a help text
         return int(done.code or 0)
     except KeyboardInterrupt:
-        sys.stderr.write("\n")
+        leave_line()
         return INTERRUPTED
     except BrokenPipeError:
         _forget_output()
