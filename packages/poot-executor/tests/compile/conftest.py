@@ -43,7 +43,7 @@ def compiled():
     return made
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def decoder():
     """decoder(rows, tokens, ...): a small llama step."""
     return Decoder

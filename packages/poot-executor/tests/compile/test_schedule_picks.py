@@ -1,12 +1,13 @@
 """Measured schedules: every candidate computes the same, only legal ones are used, deterministic bits do not move."""
 
 import logging
+from functools import cache
 
 import numpy as np
 import pytest
 
 from poot_eval.conformance.inputs import floats
-from poot_eval.conformance.session import open_session
+from poot_eval.conformance.session import open_program, open_session
 from poot_eval.device import ReferenceDevice
 from poot_executor.compile import Caps, CompileOptions, Target, compile
 from poot_executor.compile.candidates import candidates
@@ -50,8 +51,42 @@ def given(graph, rng):
 
 def results(graph, caps, inputs, **options):
     with open_session(ReferenceDevice(caps), graph, inputs, CompileOptions(**options)) as session:
-        result = session.run(session.lower())
-        return session.program, {**result.outputs, **result.state}
+        return session.program, held(session)
+
+
+def held(session):
+    result = session.run(session.lower())
+    return {**result.outputs, **result.state}
+
+
+@pytest.fixture(scope="module")
+def compilation(decoder):
+    """compilation(caps, deterministic): of a decoder's layer, one for all tests, as schedules are chosen last."""
+
+    @cache
+    def made(caps, deterministic):
+        graph = decoder(1, 3, layers=1).graph()
+        return graph, Compilation(graph, ReferenceDevice(caps).target, CompileOptions(deterministic=deterministic))
+
+    return made
+
+
+@pytest.fixture
+def under(compilation, rng):
+    """under(caps, ...): what gives the program and the results of a decoder's layer for measured schedules."""
+
+    def made(caps, deterministic=False):
+        graph, shared = compilation(caps, deterministic)
+        device, inputs = ReferenceDevice(caps), given(graph, rng)
+
+        def run(picks):
+            program = shared.program(Schedules.of(picks))
+            with open_program(device, program, inputs) as session:
+                return program, held(session)
+
+        return run
+
+    return made
 
 
 def assert_near(found, expected):
@@ -61,27 +96,25 @@ def assert_near(found, expected):
 
 
 @pytest.mark.parametrize("name", CAPS)
-def test_candidates_compute_the_same(decoder, rng, name):
+def test_candidates_compute_the_same(under, rng, name):
     """Some of them, drawn; the sweep takes more."""
-    _candidates(decoder, rng, name, 4)
+    _candidates(under(CAPS[name]), rng, CAPS[name], 4)
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", CAPS)
 @pytest.mark.parametrize("turn", range(4))
-def test_more_candidates_compute_the_same(decoder, rng, name, turn):
-    _candidates(decoder, rng, name, 12)
+def test_more_candidates_compute_the_same(under, rng, name, turn):
+    _candidates(under(CAPS[name]), rng, CAPS[name], 12)
 
 
-def _candidates(decoder, rng, name, count):
-    graph, caps = decoder(1, 3, layers=1).graph(), CAPS[name]
-    inputs = given(graph, rng)
-    plain, expected = results(graph, caps, inputs)
+def _candidates(run, rng, caps, count):
+    plain, expected = run({})
     every = tried(plain, caps)
     assert len({key for key, _ in every}) >= 5
     for at in rng.choice(len(every), count, replace=False):
         key, pick = every[at]
-        program, found = results(graph, caps, inputs, schedules=Schedules.of({key: dict(pick)}))
+        program, found = run({key: dict(pick)})
         assert_near(found, expected)
         if key in keys_of(program):
             assert keys_of(program)[key][MEASURED] == dict(pick)
@@ -120,17 +153,17 @@ def test_a_norm_is_computed_inside_or_apart(decoder, rng):
 
 
 @pytest.mark.parametrize("name", CAPS)
-def test_deterministic_bits_are_those_of_the_heuristic_under_any_picks(decoder, rng, name):
-    graph, caps = decoder(1, 3, layers=1).graph(), CAPS[name]
-    inputs = given(graph, rng)
-    plain, expected = results(graph, caps, inputs, deterministic=True)
+def test_deterministic_bits_are_those_of_the_heuristic_under_any_picks(under, rng, name):
+    caps = CAPS[name]
+    run = under(caps, deterministic=True)
+    plain, expected = run({})
     for _ in range(3):
         picks = {}
         for key, pick in rng.permutation(np.array(tried(plain, caps), object)):
             picks[key] = {**picks.get(key, {}), **dict(pick)}
         picks = {k: v for k, v in picks.items() if legal(k, tuple(sorted(v.items())), caps) is None}
         assert any(set(pick) - NEUTRAL for pick in picks.values())
-        program, found = results(graph, caps, inputs, deterministic=True, schedules=Schedules.of(picks))
+        program, found = run(picks)
         assert len(program.dispatches) == len(plain.dispatches)
         assert all(set(d.schedule.get(MEASURED, ())) <= NEUTRAL for d in program.dispatches)
         for output, value in expected.items():

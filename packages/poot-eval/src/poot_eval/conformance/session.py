@@ -37,7 +37,7 @@ class Result:
 
 
 class Session:
-    """One program, its buffers and its recording on a device. Made by `open_session`."""
+    """One program, its buffers and its recording on a device. Made by `open_session` or `open_program`."""
 
     def __init__(self, device: Device, program: Program, inputs: Mapping[InputKey, Array]) -> None:
         self.device = device
@@ -135,7 +135,13 @@ def open_session(
 
     What is allocated is given back at the end, unless the device was lost in between.
     """
-    program = compile(graph, device.target, options or CompileOptions())
+    with open_program(device, compile(graph, device.target, options or CompileOptions()), inputs) as session:
+        yield session
+
+
+@contextlib.contextmanager
+def open_program(device: Device, program: Program, inputs: Mapping[InputKey, Array]) -> Iterator[Session]:
+    """As `open_session`, of a program that was compiled for the device before."""
     session = Session(device, program, inputs)
     try:
         session.set_inputs(inputs)
