@@ -230,15 +230,15 @@ def named(stage: Stage, shape: str, step: tuple[int, int, int, int | None]) -> d
 
 
 HEAD = (
-    "| options | shape | rows x tokens, depth | tile | tok/s | device µs | exposed host µs | TB/s | "
-    "dispatches, of them products |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+    "| options | shape | rows x tokens, depth | tile | tok/s, one step ahead | device µs | "
+    "exposed host µs, none ahead | TB/s | dispatches, of them products |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
 )
 
 
 def line(cell: Mapping[str, Any], result: Mapping[str, float]) -> str:
     """A row of the table."""
     rate, device = cell["rows"] * cell["tokens"] / result["wall"], result["device"]
-    exposed, speed = result["wall"] - device, result["bytes"] / device / 1e12
+    exposed, speed = result["alone"] - device, result["bytes"] / device / 1e12
     tile = {None: "heuristic", 0: "none"}.get(cell["tile"], cell["tile"])
     what = f"{cell['options']} | {cell['shape']} {cell['format']} | {cell['rows']} x {cell['tokens']}, {cell['depth']}"
     times = f"{rate:,.0f} | {device * 1e6:,.0f} | {exposed * 1e6:,.0f} | {speed:.2f}"

@@ -3,14 +3,17 @@
 For sizes of which no checkpoint is at hand: the shapes are those of published llamas, the weights seeded random blocks
 of a stored format. A small model of the same format, with as many rows, is compared with the oracle first, in the same
 process. Decode cells say rows and depth, prefill cells a chunk of tokens; times are medians over steps at neighbouring
-positions, after steps for half a second, as clocks rise slowly. Bytes are those of every weight that a step reads once.
+positions, after steps for half a second, as clocks rise slowly. Tokens a second of decoding are with one step submitted
+ahead, as the driver submits them, each reading its token from the state; "alone" is a step that is collected before the
+next one is submitted. Bytes are those of every weight that a step reads once.
 With `--cells FILE` every cell is kept, and one that ran is not run again for the same commit, device and options.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -28,11 +31,12 @@ from poot_executor.device import Device
 from poot_executor.discover import open_device
 from poot_executor.dtype import BF16, F32, DType
 from poot_executor.engine import Engine
+from poot_executor.executor import StepId
 from poot_executor.formats import FORMATS, Format
 from poot_executor.graph.keys import SlotKey, SlotKind, StateKey
 from poot_executor.settings import read_settings
 from poot_executor.weights import StoredTensor, WeightKey
-from poot_llm.blocks.step import StepShape
+from poot_llm.blocks.step import FROM_STATE, StepShape
 from poot_llm.models.llama import LLAMA
 from poot_llm.models.llama_config import LlamaConfig, Naming
 from poot_llm.models.step_graph import trace_step
@@ -164,9 +168,28 @@ class Run:
 
     def step(self, tokens: NDArray[np.int32], position: int) -> NDArray[np.int32]:
         """The greedy token of each row after i32[rows, tokens] at `position`."""
-        outputs = self.engine.step(self.executable, self.entry, slots(tokens, position))
+        return self.collect(self.submit(tokens, position))
+
+    def submit(self, tokens: NDArray[np.int32], position: int) -> StepId:
+        """Begin a step."""
+        return self.engine.submit(self.executable, self.entry, slots(tokens, position))
+
+    def collect(self, step: StepId) -> NDArray[np.int32]:
+        """The greedy tokens of the oldest step."""
+        outputs = self.engine.collect(step)
         assert not outputs["non_finite"].any(), "a logit is not finite"
         return outputs["token"].astype(np.int32)
+
+    def decode(self, first: NDArray[np.int32], positions: Iterable[int]) -> Iterator[NDArray[np.int32]]:
+        """The greedy tokens of one step after the other, one of them always submitted ahead; i32[rows, 1] begin."""
+        tokens, under_way = first, deque[StepId]()
+        for position in positions:
+            under_way.append(self.submit(tokens, position))
+            tokens = np.full_like(first, FROM_STATE)
+            if len(under_way) == 2:
+                yield self.collect(under_way.popleft())
+        while under_way:
+            yield self.collect(under_way.popleft())
 
     def weight_bytes(self) -> int:
         """Bytes that a step reads: every weight once, but of an untied embedding only a row."""
@@ -229,6 +252,11 @@ def check(engine: Engine, format: Format, cell: Cell, tile: int | None = None) -
     # Activations that are rounded may turn a near tie, one of those that are not never.
     allowed = 0 if cell.dtype is F32 else steps * cell.rows // 8
     assert flips <= allowed, f"{flips} of {steps * cell.rows} tokens are not the oracle's"
+    if cell.tokens == 1:
+        ahead = list(run.decode(tokens, range(steps)))
+        for position in range(steps):
+            tokens = run.step(tokens, position)[:, None]
+            assert (ahead[position] == tokens[:, 0]).all(), "a step submitted ahead gives other tokens"
     model.unload()
     return f"{steps * cell.rows - flips} of {steps * cell.rows} tokens of a small model equal the oracle's"
 
@@ -273,7 +301,8 @@ def measure(engine: Engine, device: Device, cell: Cell, steps: int) -> dict[str,
 
 
 def timed(run: Run, device: Device, depth: int, steps: int) -> dict[str, float]:
-    """Medians of `steps` steps from `depth` on, in seconds, with what a step reads and dispatches."""
+    """Seconds of `steps` steps from `depth` on: medians, and of steps that are submitted ahead the mean; with what a
+    step reads and dispatches."""
     tokens = np.full((run.rows, run.tokens), 7, np.int32)
     walls: list[float] = []
     busy: list[float] = []
@@ -288,8 +317,14 @@ def timed(run: Run, device: Device, depth: int, steps: int) -> dict[str, float]:
             walls.append(wall)
             seconds = device.device_time()
             busy.append(wall if seconds is None else seconds)
+    alone = wall = median(walls)
+    if run.tokens == 1:
+        positions = (depth + n % MOST_STEPS for n in range(WARM_STEPS + steps))
+        ends = [perf_counter() for _ in run.decode(tokens, positions)]
+        wall = (ends[-1] - ends[WARM_STEPS - 1]) / steps
     return {
-        "wall": median(walls),
+        "wall": wall,
+        "alone": alone,
         "device": median(busy),
         "bytes": run.weight_bytes(),
         "dispatches": len(run.program.dispatches),
@@ -315,7 +350,7 @@ def main() -> None:
     print(f"{choice}; commit {commit}; activations {args.activations}")
     print(
         f"{'shape':<6} {'format':<6} {'rows':>4} {'tokens':>6} {'depth':>6} {'tok/s':>9} {'wall µs':>9} "
-        f"{'device µs':>10} {'GB':>7} {'TB/s':>6} dispatches"
+        f"{'alone µs':>9} {'device µs':>10} {'GB':>7} {'TB/s':>6} dispatches"
     )
     kept = Kept(args.cells, {"commit": commit, "device": str(choice), "steps": args.steps})
     checked: set[tuple[str, int, int]] = set()
@@ -335,9 +370,10 @@ def main() -> None:
 def show(cell: Cell, result: Mapping[str, float]) -> None:
     """One line of the table."""
     rate = cell.rows * cell.tokens / result["wall"]
+    wall, alone, busy = (result[name] * 1e6 for name in ("wall", "alone", "device"))
     print(
         f"{cell.shape:<6} {cell.format:<6} {cell.rows:>4} {cell.tokens:>6} {cell.depth:>6} {rate:>9.1f} "
-        f"{result['wall'] * 1e6:>9.0f} {result['device'] * 1e6:>10.0f} {result['bytes'] / 1e9:>7.2f} "
+        f"{wall:>9.0f} {alone:>9.0f} {busy:>10.0f} {result['bytes'] / 1e9:>7.2f} "
         f"{result['bytes'] / result['device'] / 1e12:>6.2f} {result['dispatches']:.0f}",
         flush=True,
     )
