@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -27,14 +29,35 @@ TOKEN, POS, LAST, WRITE, BLOCKS = (
 )
 
 
+@pytest.fixture(scope="module")
+def compiled(decoder):
+    """compiled(caps, rows, tokens, paged): a decoder's layer, compiled once for all tests."""
+
+    @cache
+    def program(caps, rows, tokens, paged):
+        graph = decoder(rows, tokens, layers=1, paged=paged).graph()
+        return compile(graph, ReferenceDevice(caps).target, DETERMINISTIC)
+
+    return program
+
+
+@pytest.fixture
+def bench(decoder, compiled, rng):
+    """bench(caps, like, paged): a decoder, with the weights of another where one is given."""
+
+    def made(caps, like=None, paged=False):
+        return Bench(compiled, decoder.CAPACITY, rng, caps, like, paged)
+
+    return made
+
+
 class Bench:
     """A decoder with its weights, stepped on a device; KV states are kept between steps."""
 
-    def __init__(self, decoder, rng, caps, like=None, **options):
-        self.decoder, self.device, self.options = decoder, ReferenceDevice(caps), {"layers": 1} | options
-        self.capacity = decoder.CAPACITY
+    def __init__(self, compiled, capacity, rng, caps, like, paged):
+        self.compiled, self.capacity, self.caps, self.paged = compiled, capacity, caps, paged
+        self.device = ReferenceDevice(caps)
         self.weights = {} if like is None else like.weights
-        self.programs = {}
         self.rng = rng
         self.states = {}
 
@@ -46,10 +69,7 @@ class Bench:
         lasts = np.full(rows, count - 1, np.int32) if lasts is None else np.array(lasts, np.int32)
         at = starts[:, None] + np.arange(count)
         write = np.where(np.arange(count) <= lasts[:, None], at + np.arange(rows)[:, None] * self.capacity, -1)
-        if ids.shape not in self.programs:
-            graph = self.decoder(rows, count, **self.options).graph()
-            self.programs[ids.shape] = compile(graph, self.device.target, DETERMINISTIC)
-        program = self.programs[ids.shape]
+        program = self.compiled(self.caps, rows, count, self.paged)
         inputs = {TOKEN: ids, POS: starts, LAST: lasts, WRITE: write.astype(np.int32)}
         for item in program.graph.inputs:
             shape = item.value.shape
@@ -80,12 +100,12 @@ def prompt(rng):
 
 
 @pytest.mark.parametrize("caps", CAPS)
-def test_alone_as_in_a_batch_and_in_any_chunks(decoder, rng, prompt, caps):
-    batched = Bench(decoder, rng, CAPS[caps])
+def test_alone_as_in_a_batch_and_in_any_chunks(bench, prompt, caps):
+    batched = bench(CAPS[caps])
     together = batched.step(prompt, [0, 0, 0])
-    alone = Bench(decoder, rng, CAPS[caps], batched)
+    alone = bench(CAPS[caps], batched)
     assert bits(alone.step([prompt[1]], [0])[0]) == bits(together[1])
-    chunked = Bench(decoder, rng, CAPS[caps], batched)
+    chunked = bench(CAPS[caps], batched)
     first, second, third, fourth = prompt[0]
     chunked.step([[first, 0]], [0], [0])  # padded by a token that is none
     chunked.step([[second, third]], [1])
@@ -95,16 +115,16 @@ def test_alone_as_in_a_batch_and_in_any_chunks(decoder, rng, prompt, caps):
 
 
 @pytest.mark.parametrize("caps", CAPS)
-def test_a_row_is_the_same_among_any_number_of_rows(decoder, rng, caps):
+def test_a_row_is_the_same_among_any_number_of_rows(bench, rng, caps):
     """One, three or eight rows through block tables, a prompt each and then a token: where a row is, and who is beside
     it, changes no bit of it."""
     prompts = [[int(i) for i in rng.integers(0, 11, 3)] for _ in range(8)]
     found: dict[int, set[bytes]] = {}
-    eight = Bench(decoder, rng, CAPS[caps], paged=True)
+    eight = bench(CAPS[caps], paged=True)
     for rows in ([*range(8)], [5, 0, 2], [0], [5]):
-        bench = eight if len(rows) == 8 else Bench(decoder, rng, CAPS[caps], eight, paged=True)
-        first = bench.step([prompts[r] for r in rows], [0] * len(rows))
-        then = bench.step([[r % 11] for r in rows], [3] * len(rows))
+        stepped = eight if len(rows) == 8 else bench(CAPS[caps], eight, paged=True)
+        first = stepped.step([prompts[r] for r in rows], [0] * len(rows))
+        then = stepped.step([[r % 11] for r in rows], [3] * len(rows))
         for place, row in enumerate(rows):
             found.setdefault(row, set()).add(bits(first[place]) + bits(then[place]))
     assert all(len(same) == 1 for same in found.values())
@@ -113,24 +133,23 @@ def test_a_row_is_the_same_among_any_number_of_rows(decoder, rng, caps):
 
 @pytest.mark.parametrize("paged", [False, True], ids=["contiguous", "paged"])
 @pytest.mark.parametrize("caps", CAPS)
-def test_any_chunks_give_the_same_bits(decoder, rng, prompt, caps, paged):
+def test_any_chunks_give_the_same_bits(bench, prompt, caps, paged):
     """A prompt of four tokens in every way to cut it."""
-    whole = Bench(decoder, rng, CAPS[caps], paged=paged)
+    whole = bench(CAPS[caps], paged=paged)
     expected = bits(whole.step([prompt[0]], [0])[0])
     for sizes in ([1, 3], [3, 1], [2, 2], [1, 2, 1], [1, 1, 1, 1]):
-        bench, at = Bench(decoder, rng, CAPS[caps], whole, paged=paged), 0
-        bench.programs = whole.programs  # by shape
+        stepped, at = bench(CAPS[caps], whole, paged=paged), 0
         for size in sizes:
-            last = bench.step([prompt[0][at : at + size]], [at])
+            last = stepped.step([prompt[0][at : at + size]], [at])
             at += size
         assert bits(last[0]) == expected, sizes
 
 
-def test_token_by_token_as_at_once(decoder, rng, prompt):
+def test_token_by_token_as_at_once(bench, prompt):
     """From a paged pool and a contiguous one."""
-    whole = Bench(decoder, rng, ROWS, paged=True)
+    whole = bench(ROWS, paged=True)
     together = whole.step(prompt[:2], [0, 0])
-    single = Bench(decoder, rng, ROWS, whole)
+    single = bench(ROWS, whole)
     for place, token in enumerate(prompt[1]):
         last = single.step([[token]], [place])
     assert bits(last[0]) == bits(together[1])
