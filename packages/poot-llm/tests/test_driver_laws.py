@@ -33,6 +33,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "contiguous, guessing": {
         "capacity": 64, "chunk": 16, "rows": 2, "layout": Layout.CONTIGUOUS, "prefix_cache": True, "window": 3,
     },
+    "contiguous, few programs": {
+        "capacity": 64, "chunk": 16, "rows": 5, "layout": Layout.CONTIGUOUS, "prefix_cache": True, "few_programs": True,
+    },
 }  # fmt: skip
 
 ROUNDS = 8

@@ -20,6 +20,7 @@ POS = SlotKey(SlotKind.POS)
 LAST = SlotKey(SlotKind.LAST)
 SLOT_MAP = SlotKey(SlotKind.SLOT_MAP)
 WRITE_MAP = SlotKey(SlotKind.WRITE_MAP)
+ROW = SlotKey(SlotKind.INPUT, "row")
 LAST_TOKEN = StateKey(None, "last_token")
 FROM_STATE = -1
 """In TOKEN of a step of one token: take the token that the row's last step gave."""
@@ -41,6 +42,7 @@ class StepShape:
     shares their first part. Otherwise it is paged: the states are a pool of `blocks` blocks of 16 positions, block 0
     reserved and all zero, and slots say which blocks a row has. States depend on nothing else, so that steps of other
     tokens and spans share them. A `window` gives logits of every token, not of the last one of each row alone.
+    A step `among` so many contiguous rows has one row, whichever of them the slot ROW names.
     """
 
     rows: int
@@ -49,6 +51,7 @@ class StepShape:
     span: int
     blocks: int | None = None
     window: bool = False
+    among: int | None = None
 
     def __post_init__(self) -> None:
         if min(self.rows, self.tokens, self.span) < 1 or self.span > self.capacity:
@@ -57,16 +60,25 @@ class StepShape:
             raise GraphError(f"{self}: a row of {self.tokens} tokens does not fit its span")
         if self.blocks is not None and (self.blocks < 2 or self.span % BLOCK):
             raise GraphError(f"{self}: a pool has 2 blocks or more, and a span is whole blocks of {BLOCK}")
+        if self.among is not None and (self.rows != 1 or self.among < 1 or self.blocks is not None or self.window):
+            raise GraphError(f"{self}: a step among rows has one of them, of contiguous KV, and is no window")
 
     @property
     def positions(self) -> int:
         """Positions that the KV states hold."""
-        return self.rows * self.capacity if self.blocks is None else self.blocks * BLOCK
+        if self.blocks is not None:
+            return self.blocks * BLOCK
+        return (self.rows if self.among is None else self.among) * self.capacity
 
     @property
     def drawing_rows(self) -> int:
         """Rows of logits."""
         return self.rows * self.tokens if self.window else self.rows
+
+    @property
+    def last_tokens(self) -> int:
+        """Tokens that the state LAST_TOKEN holds."""
+        return self.drawing_rows if self.among is None else self.among
 
     @property
     def size(self) -> tuple[int, ...]:
@@ -76,7 +88,8 @@ class StepShape:
     def __str__(self) -> str:
         pool = "" if self.blocks is None else f", pool of {self.blocks} blocks"
         window = ", window" if self.window else ""
-        return f"{self.rows} rows x {self.tokens} tokens x {self.span} of {self.capacity} positions{pool}{window}"
+        rows = f"{self.rows} rows" if self.among is None else f"any of {self.among} rows"
+        return f"{rows} x {self.tokens} tokens x {self.span} of {self.capacity} positions{pool}{window}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +111,9 @@ class Step:
       token, -1 in a spare row.
     - `places` i32[rows · tokens]: the place in KV states that a token writes, -1 for none; None in a pass over whole
       texts, which keeps no K and V.
-    - `held` i32[rows, span]: the place in paged KV states of each position of a row; None where KV is contiguous.
+    - `held` i32[rows, span]: the place in KV states of each position of a row; None where the rows of the step are the
+      first of contiguous KV.
+    - `row` i32[1]: the row of the states that a step among several has; None elsewhere.
     - `mask` bool[rows, tokens, span]: the positions that a token sees; `visible` bool[rows, span]:
       those that hold something of the row.
     - `activations`: what activations are rounded to before a contraction, and the dtype of KV.
@@ -115,6 +130,7 @@ class Step:
     held: Traced | None
     mask: Traced
     visible: Traced
+    row: Traced | None = None
     supplied: Mapping[str, Supplied] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
@@ -158,7 +174,8 @@ def begin_step(
     Checks: 0, a token id outside [0, vocabulary), at its index in TOKEN; 1, a row whose position is
     below 0, whose last index is not in [-1, tokens), or whose last position is not below the span; with paged KV also
     2, an entry of SLOT_MAP that is no block of the pool, and 3, one of WRITE_MAP that is neither -1 nor a place in a
-    block from 1 up. A rejected step reads and writes nothing out of range, and nothing of another contiguous row.
+    block from 1 up; in a step among rows also 2, a ROW that there is none of. A rejected step reads and writes nothing
+    out of range, and nothing of another contiguous row.
     """
     if activations not in (F32, DType.F16, DType.BF16):
         raise GraphError(f"activations are f32, f16 or bf16, not {activations}")
@@ -166,7 +183,11 @@ def begin_step(
     per_row = TensorType((rows,), I32)
     given = builder.slot(TOKEN, TensorType((rows, tokens), I32))
     position, last = builder.slot(POS, per_row), builder.slot(LAST, per_row)
-    before = builder.state(LAST_TOKEN, TensorType((shape.drawing_rows,), I32))
+    row = chosen = None
+    if shape.among is not None:
+        row = builder.slot(ROW, per_row)
+        chosen = _within(row, shape.among)
+    before = last_token(builder, shape, chosen)
     if tokens == 1:
         given = p.select(given == FROM_STATE, p.reshape(before, (rows, 1)), given)
     ids = p.reshape(given, (rows * tokens,))
@@ -174,8 +195,14 @@ def begin_step(
     end = position + last
     wrong = (position < 0) | (last < SPARE) | (last >= tokens) | (end >= span)
     builder.check(first_index(wrong))
-    held = None if shape.blocks is None else _held(builder, shape)
-    places = _places(position, last, shape) if shape.blocks is None else _mapped_places(position, last, shape)
+    if row is not None and shape.among is not None:
+        builder.check(first_index((row < 0) | (row >= shape.among)))
+    start = None if chosen is None else p.reshape(chosen * shape.capacity, (1, 1))
+    if shape.blocks is None:
+        held = None if start is None else start + p.iota(builder, (1, span), 1, I32)
+        places = _places(position, last, shape, start)
+    else:
+        held, places = _held(builder, shape), _mapped_places(position, last, shape)
     return Step(
         builder=builder,
         shape=shape,
@@ -187,6 +214,7 @@ def begin_step(
         held=held,
         mask=causal_mask(position, last, tokens, span),
         visible=written_mask(position, last, span),
+        row=chosen,
         supplied={name: _supplied(builder, shape, name, width) for name, width in inputs.items()},
     )
 
@@ -198,13 +226,25 @@ def _supplied(builder: Builder, shape: StepShape, name: str, width: int) -> Supp
     return Supplied(p.reshape(rows, (count, width)), p.reshape(given, (count,)) != 0)
 
 
-def _places(position: Traced, last: Traced, shape: StepShape) -> Traced:
-    """Contiguous KV: position n of row r lies at r · capacity + n."""
+def last_token(builder: Builder, shape: StepShape, row: Traced | None) -> Traced:
+    """The token that each of a step's rows got last -> i32[drawing rows]."""
+    before = builder.state(LAST_TOKEN, TensorType((shape.last_tokens,), I32))
+    return before if row is None else p.gather(before, row)
+
+
+def _within(row: Traced, rows: int) -> Traced:
+    return p.minimum(_at_least_zero(row), _splat(row, rows - 1))
+
+
+def _places(position: Traced, last: Traced, shape: StepShape, start: Traced | None) -> Traced:
+    """Contiguous KV: position n of row r lies at r · capacity + n. `start` i32[1, 1] is the place of position 0 in a
+    step among rows.
+    """
     builder, both = position.builder, (shape.rows, shape.tokens)
     token = p.iota(builder, both, 1, I32)
     at = p.reshape(position, (shape.rows, 1)) + token
     written = (token <= p.reshape(last, (shape.rows, 1))) & (at >= 0) & (at < shape.span)
-    place = p.iota(builder, both, 0, I32) * shape.capacity + at
+    place = (p.iota(builder, both, 0, I32) * shape.capacity if start is None else start) + at
     return p.reshape(p.select(written, place, _splat(place, -1)), (shape.rows * shape.tokens,))
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from poot_llm.blocks.step import StepShape
+import numpy as np
+
+from poot_llm.blocks.step import ROW, StepShape
 from poot_llm.driver.kv import Ids, KvLayout, KvUse, Lease, Placement, SlotMaps
 
 
@@ -94,8 +96,8 @@ class ContiguousKv(KvLayout):
             row.ids = []
 
     def slots(self, shape: StepShape, placed: Placement) -> SlotMaps:
-        """See `KvLayout`."""
-        return {}
+        """See `KvLayout`: a step among rows is told which one it has."""
+        return {} if shape.among is None else {ROW: placed.held.astype(np.int32)}
 
     def use(self) -> KvUse:
         """See `KvLayout`."""

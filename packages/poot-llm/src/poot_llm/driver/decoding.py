@@ -76,7 +76,8 @@ class Decoding:
         entries = Entries(model, largest)
         # Another checkpoint, adapter or dtype gives other K and V for the same ids.
         identity = handle, None, options.activations
-        grouping = Grouping(entries, kv.fixed_rows, options.prefill_rows)
+        together = kv.fixed_rows and not steps.single
+        grouping = Grouping(entries, kv.fixed_rows, together, 1 if steps.single else options.prefill_rows)
         stepper = Stepper(
             model.flights,
             kv,

@@ -7,7 +7,7 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
 from poot_executor.errors import BindError
-from poot_llm.driver.choice import RowWork, choose_shape
+from poot_llm.driver.choice import RowWork, choose_shape, holds
 from poot_llm.driver.entries import Entries, PreparedStep
 from poot_llm.driver.options import EntryKey
 from poot_llm.driver.sequence import Sequence
@@ -26,20 +26,22 @@ class Group:
 
 
 class Grouping:
-    """`fixed_rows`: a sequence's row is that of its lease, so that all run in one step; otherwise any row will do, and
-    sequences that read prompts run apart from those that decode, `prefill_rows` at a time.
+    """`fixed_rows`: a sequence's row is that of its lease, but in a step of one row among several; otherwise any row
+    will do. `together`: all sequences run in one step; otherwise those that read prompts run apart from those that
+    decode, `prefill_rows` at a time.
     """
 
-    def __init__(self, entries: Entries, fixed_rows: bool, prefill_rows: int) -> None:
+    def __init__(self, entries: Entries, fixed_rows: bool, together: bool, prefill_rows: int) -> None:
         self._entries = entries
         self.fixed_rows = fixed_rows
+        self._together = together
         self._prefill_rows = prefill_rows
 
     def groups(self, sequences: Items[Sequence]) -> list[Group]:
         """Every sequence in one group. Raises BindError where no prepared step serves one."""
         found: list[Group] = []
         for inputs, members in _by_inputs(sequences).items():
-            if self.fixed_rows:
+            if self._together:
                 found.append(self._required(members, inputs))
                 continue
             decoding = [s for s in members if s.pending == 1]
@@ -52,16 +54,19 @@ class Grouping:
         """All of them in one step, None where none is prepared that holds them."""
         rows, suffix = self.rows(sequences), needed_suffix(sequences)
         if all(s.pending == 1 for s in sequences):
-            step = self.decoding(max(rows.values()) + 1, max(s.length for s in sequences), suffix, inputs)
+            end = max(s.length for s in sequences)
+            step = self.decoding(max(rows.values()) + 1, len(sequences), end, suffix, inputs)
         else:
             work = [RowWork(rows[s], s.cached, s.pending) for s in sequences]
             prepared = self._entries.shapes(suffix, inputs)
             shape = choose_shape((s for s in prepared if not s.window), work)
             step = None if shape is None else self._entries[EntryKey(PROGRAM, shape, prepared[shape], inputs)]
-        return None if step is None else Group(step, rows)
+        if step is None:
+            return None
+        return Group(step, rows if step.key.shape.among is None else {s: 0 for s in sequences})
 
     def rows(self, sequences: Items[Sequence]) -> dict[Sequence, int]:
-        """The row of each in a step of theirs."""
+        """The row of each in a step of theirs that is not among rows."""
         if not self.fixed_rows:
             return {s: place for place, s in enumerate(sequences)}
         rows = {}
@@ -70,12 +75,14 @@ class Grouping:
             rows[s] = s.lease.row
         return rows
 
-    def decoding(self, rows: int, end: int, suffix: Suffix, inputs: tuple[str, ...] = ()) -> PreparedStep | None:
-        """The step for so many rows of one id each, after which none has more than `end` positions, among those that
-        are prepared: what `choose_shape` would choose.
+    def decoding(
+        self, rows: int, count: int, end: int, suffix: Suffix, inputs: tuple[str, ...] = ()
+    ) -> PreparedStep | None:
+        """The step for `count` of so many rows, of one id each, after which none has more than `end` positions, among
+        those that are prepared: what `choose_shape` would choose.
         """
         for step in self._entries.decoding(suffix, inputs):
-            if step.key.shape.rows >= rows and step.key.shape.span >= end:
+            if holds(step.key.shape, rows, count) and step.key.shape.span >= end:
                 return step
         return None
 

@@ -55,6 +55,10 @@ class Preparation:
         last = max(end - 1, prompt_tokens)
         plain = [shape for shape in self._shapes if not shape.window]
         shapes = shapes_for(plain, row, 0, prompt_tokens, last)
+        if self._steps.single and row > 0 and prompt_tokens < last:
+            # It decodes with others too, in steps that hold its row.
+            many = [shape for shape in plain if shape.among is None]
+            shapes += shapes_for(many, row, prompt_tokens, 1, last)
         if params.structured_outputs is not None and self._jump_ahead:
             shapes += [s for s in plain if s.tokens in FORCED_STEPS and s.rows == row + 1 and s not in shapes]
         prepared = self._entries.shapes(params.suffix)

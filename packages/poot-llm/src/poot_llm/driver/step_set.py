@@ -9,6 +9,9 @@ from poot_executor.errors import SettingsError
 from poot_llm.blocks.step import BLOCK, StepShape
 from poot_llm.driver.options import DEFAULT_CAPACITY, DriverOptions
 
+SHORT = 8
+"""Where programs are dear: as many times fewer tokens than a whole chunk has the step for what is short."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepSet:
@@ -16,8 +19,8 @@ class StepSet:
     and their most. `blocks` is that of the pool, None where KV is contiguous.
 
     Contiguous rows lie where they lie, so a prompt may need any number of rows; with paged KV any row will do, and
-    steps of several tokens have `prefill_rows` alone. With `shared`, all rows of a step together have no more tokens
-    than one row has alone: where a row reads a prompt, those that decode are not held up by a chunk for each of them.
+    steps of several tokens have `prefill_rows` alone. With `single`, steps of several tokens have one row, whichever it
+    is, and so has the step of one row and one token: a prompt is read in whole chunks beside those that decode.
     """
 
     rows: tuple[int, ...]
@@ -27,7 +30,7 @@ class StepSet:
     blocks: int | None = None
     prefill_rows: tuple[int, ...] = (1,)
     window: int | None = None
-    shared: bool = False
+    single: bool = False
 
     @classmethod
     def of(
@@ -38,9 +41,9 @@ class StepSet:
         capacity: int | None = None,
         few: bool = False,
     ) -> StepSet:
-        """`capacity` takes the place of the options'. `few`: steps of 1 token and of a whole chunk alone, which rows
-        share, and rows in powers of 4, as programs are dear. Raises SettingsError for a capacity above the model's
-        context, with both numbers.
+        """`capacity` takes the place of the options'. `few`: steps of 1 token and of a whole chunk alone, of several
+        rows also of an eighth of it, and rows in powers of 4, as programs are dear. Raises SettingsError for a capacity
+        above the model's context, with both numbers.
         """
         if capacity is None:
             capacity = wanted_capacity(options, context)
@@ -50,19 +53,21 @@ class StepSet:
         if blocks is not None:
             spans = {-(-span // BLOCK) * BLOCK for span in spans}
         tokens = tuple(_powers(min(options.chunk, *spans)))
+        single = few and blocks is None and options.rows > 1
         if few:
-            tokens = tuple(dict.fromkeys((tokens[0], tokens[-1])))
+            short = max(tokens[-1] // SHORT, 1) if single else 1
+            tokens = tuple(dict.fromkeys((1, short, tokens[-1])))
         rows = tuple(sorted({*_powers(options.rows, 4 if few else 2), options.rows}))
         wide = rows if blocks is None else tuple(n for n in rows if n <= options.prefill_rows)
         window = options.window
         if window is not None and window > min(spans):
             raise SettingsError(f"window is {window}: at most the shortest span, {min(spans)}")
-        return cls(rows, tokens, tuple(sorted(spans)), capacity, blocks, wide, window, few and blocks is None)
+        return cls(rows, tokens, tuple(sorted(spans)), capacity, blocks, (1,) if single else wide, window, single)
 
     def shapes(self) -> Iterator[StepShape]:
         """All of them, windows last."""
         for rows in self.rows:
-            for tokens in self._tokens(rows):
+            for tokens in self.tokens:
                 if tokens == 1 or rows in self.prefill_rows:
                     yield from self._over_spans(rows, tokens)
         if self.window is not None:
@@ -77,17 +82,11 @@ class StepSet:
             return StepShape(rows, 1, seen, last, self.blocks)
         return StepShape(rows, self.window, seen, last, self.blocks, window=True)
 
-    def _tokens(self, rows: int) -> tuple[int, ...]:
-        """Tokens that a row of so many may have in a step."""
-        if not self.shared:
-            return self.tokens
-        most = max(self.tokens[-1] // rows, 1)
-        return tuple(dict.fromkeys((1, 1 << most.bit_length() - 1)))
-
     def _over_spans(self, rows: int, tokens: int, window: bool = False) -> Iterator[StepShape]:
         seen = max(self.capacity, self.spans[-1])
+        among = self.rows[-1] if self.single and rows == 1 and not window else None
         for span in self.spans:
-            yield StepShape(rows, tokens, seen, span, self.blocks, window)
+            yield StepShape(rows, tokens, seen, span, self.blocks, window, among)
 
 
 def wanted_capacity(options: DriverOptions, context: int) -> int:

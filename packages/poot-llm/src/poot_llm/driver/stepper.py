@@ -175,21 +175,24 @@ class Stepper:
         following = self._going_on(run, members)
         if not following:
             return None
-        rows = max([m.row for m in following.values()]) + 1
+        among, count = run.key.shape.among, len(following)
+        rows = max([m.row if among is None else m.lease.row for m in following.values()]) + 1
         end = max([m.start for m in following.values()]) + 1
         suffix = needed_suffix(following)
-        step = self._grouping.decoding(rows, end, suffix)
+        step = self._grouping.decoding(rows, count, end, suffix)
         if step is None or step.key.shape.tokens != 1:
             return None
-        if len(following) < step.key.shape.rows:
+        if step.key.shape.among != among:
+            return None  # in a step of the other kind its row is another one
+        if count < step.key.shape.rows:
             packed = max(self._grouping.rows(list(following)).values()) + 1
-            least = self._grouping.decoding(packed, end, suffix)
+            least = self._grouping.decoding(packed, count, end, suffix)
             if least is None or least.key.shape.rows < step.key.shape.rows:
                 return None
         for s, m in following.items():
             if m.start >= m.lease.room and not self._kv.extend(m.lease, s.length + 1):
                 return None
-        same = len(following) == len(run.members)
+        same = count == len(run.members)
         return self._submit(step, following, run.placement.following() if same else None, ahead=True)
 
     @staticmethod

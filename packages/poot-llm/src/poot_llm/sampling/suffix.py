@@ -7,7 +7,7 @@ from poot_executor.graph import primitives as p
 from poot_executor.graph.functional import non_finite
 from poot_executor.graph.graph import TensorType
 from poot_executor.graph.traced import Traced
-from poot_llm.blocks.step import LAST_TOKEN, Step
+from poot_llm.blocks.step import LAST_TOKEN, SPARE, Step, last_token
 from poot_llm.sampling.adjust import biased, masked, penalized
 from poot_llm.sampling.keys import (
     AHEAD,
@@ -42,7 +42,7 @@ def append_suffix(step: Step, suffix: Suffix, logits: Traced) -> None:
     builder, rows = step.builder, step.shape.rows
     shape = SamplerShape(rows, logits.shape[1], step.shape.span)
     slots = {key: builder.slot(key, kind) for key, kind in slot_types(suffix, shape).items()}
-    before = builder.state(LAST_TOKEN, TensorType((rows,), I32))
+    before = last_token(builder, step.shape, step.row)
     if suffix is Suffix.GREEDY:
         token = p.argmax(logits, 1)
     else:
@@ -58,4 +58,9 @@ def append_suffix(step: Step, suffix: Suffix, logits: Traced) -> None:
     builder.output("non_finite", non_finite(logits))
     if suffix is Suffix.FULL:
         output_logprobs(logits, token)
-    builder.next_state(LAST_TOKEN, p.select(step.last >= 0, token, before))
+    if step.row is None:
+        builder.next_state(LAST_TOKEN, p.select(step.last >= 0, token, before))
+    else:
+        place = p.select(step.last >= 0, step.row, builder.splat(SPARE, step.row.type))
+        whole = builder.state(LAST_TOKEN, TensorType((step.shape.last_tokens,), I32))
+        builder.next_state(LAST_TOKEN, p.scatter_update(whole, place, token))

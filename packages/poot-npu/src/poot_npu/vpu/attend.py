@@ -69,6 +69,8 @@ class WindowNodes:
 
     def _of_row(self, low: Lowering, found: Attention) -> list[Node]:
         columns, index = self.swept(found.capacity), low.nodes[found.keys.index]
+        if found.start is not None:
+            index = op.subtract(index, low.nodes[found.start])
         tokens = found.keys.index.type.count
         hit = op.equal(reshaped(columns, [1, -1]), reshaped(index, [tokens, 1]))
         gone = op.reduce_logical_or(hit, longs(0), False) if tokens > 1 else reshaped(hit, [-1])
@@ -107,14 +109,15 @@ def _given(mask: Node, seen: Node, absent: Node) -> list[Node]:
 
 def attention_rewrite(graph: Graph, found: Attention, made: WindowNodes) -> Rewrite:
     """The rewrite of an attention's output."""
-    inputs = (found.query, found.keys.index, found.keys.rows, found.values.rows, *found.leaves)
+    starts = () if found.start is None else (found.start,)
+    inputs = (found.query, found.keys.index, found.keys.rows, found.values.rows, *starts, *found.leaves)
     return Rewrite(tuple(dict.fromkeys(inputs)), lambda low: attended(graph, low, found, made))
 
 
 def attended(graph: Graph, low: Lowering, found: Attention, made: WindowNodes) -> Node:
     """f32[rows, heads, group · tokens, width of V]."""
     rows, heads, queries, width = found.query.shape
-    low.check(found.keys.update, found.keys.index, -(1 << 31), rows * found.capacity - 1)
+    low.check(found.keys.update, found.keys.index, -(1 << 31), found.keys.update.output.shape[0] - 1)
     query = reshaped(low.nodes[found.query], [rows * heads, queries, width])
     chain = list(found.chain)
     if chain and chain[0].op == "mul":

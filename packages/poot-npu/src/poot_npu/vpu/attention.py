@@ -13,8 +13,9 @@ import numpy as np
 
 from poot_executor.dtype import DType
 from poot_executor.graph.graph import Equation, Graph, Value
-from poot_executor.graph.keys import StateKey
+from poot_executor.graph.keys import SlotKey, StateKey
 from poot_npu.vpu.conditions import conjunction, of_columns
+from poot_npu.vpu.lowering import Lowering
 from poot_npu.vpu.rewrite import splat, through
 
 LOWEST = float(np.finfo(np.float32).min)
@@ -23,10 +24,12 @@ _CHAIN = frozenset("mul div add sub tanh neg min max".split())
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """K or V: a state f32[positions, heads, width] of which `update` (a scatter_update) replaces rows."""
+    """K or V: a state f32[positions, heads, width] of which `update` (a scatter_update) replaces rows. `start` i32[1]
+    is the position where what is read of it begins; None is its first."""
 
     key: StateKey
     update: Equation
+    start: Value | None = None
 
     @property
     def index(self) -> Value:
@@ -44,9 +47,10 @@ class Attention:
     """One attention. `output` is the matmul with V, `query` f32[rows, heads, group · tokens, width].
 
     Row r of a batch has the positions [r · capacity, (r + 1) · capacity) of the states, and its tokens' new rows go
-    there or nowhere. `chain` are the equations from the product with K to the masked scores, in order. `mask` and
-    `seen` say which positions a token sees, and which rows of V may enter: both functions of an iota over positions,
-    and of `leaves`.
+    there or nowhere. Where there is a `start` i32[1], one row has the positions from it on: it is `row` · capacity, and
+    slots alone say which row that is. `chain` are the equations from the product with K to the masked scores, in order.
+    `mask` and `seen` say which positions a token sees, and which rows of V may enter: both functions of an iota over
+    positions, and of `leaves`.
     """
 
     output: Value
@@ -61,6 +65,8 @@ class Attention:
     tokens: int
     group: int
     capacity: int
+    start: Value | None = None
+    row: Value | None = None
 
 
 def find_attentions(graph: Graph) -> list[Attention]:
@@ -74,7 +80,7 @@ def find_attentions(graph: Graph) -> list[Attention]:
             if attention is not None:
                 found.append(attention)
     # One model sweeps as many positions of all its windows.
-    return [a for a in found if (a.rows, a.capacity) == (found[0].rows, found[0].capacity)]
+    return [a for a in found if (a.rows, a.capacity, a.start) == (found[0].rows, found[0].capacity, found[0].start)]
 
 
 def _attention(
@@ -99,12 +105,13 @@ def _attention(
     v, k = sources
     assert v is not None and k is not None
     shape = masked.output.shape
-    if len(shape) != 5 or k.index != v.index or k.update.output.shape[:2] != v.update.output.shape[:2]:
+    if len(shape) != 5 or (k.index, k.start) != (v.index, v.start) or _sizes(k) != _sizes(v):
         return None
     rows, heads, group, tokens, capacity = shape
-    if k.update.output.shape[:2] != (rows * capacity, heads):
+    start, row = k.start, _row_of(graph, k, rows, capacity)
+    if _sizes(k) != (rows * capacity if row is None else _sizes(k)[0], heads) or (start is None) != (row is None):
         return None
-    if rows > 1 and not stays_in_its_row(graph, k.index, rows, tokens, capacity):
+    if (rows > 1 or row is not None) and not stays_in_its_row(graph, k.index, rows, tokens, capacity, start):
         return None
     mask, seen = _condition(graph, masked.inputs[0]), _condition(graph, values.inputs[0])
     if mask.shape != (rows, tokens, capacity) or seen.type.count != rows * capacity:
@@ -116,12 +123,15 @@ def _attention(
     if None in leaves or any(leaf.dtype is not DType.I32 for leaf in given):
         return None
     query = first.inputs[0]
-    return Attention(product.output, query, chain, k, v, mask, seen, tuple(given), rows, tokens, group, capacity)
+    sizes = rows, tokens, group, capacity
+    return Attention(product.output, query, chain, k, v, mask, seen, tuple(given), *sizes, start, row)
 
 
-def stays_in_its_row(graph: Graph, index: Value, rows: int, tokens: int, capacity: int) -> bool:
+def stays_in_its_row(
+    graph: Graph, index: Value, rows: int, tokens: int, capacity: int, begin: Value | None = None
+) -> bool:
     """Whether token t of row r goes to r · capacity + n with 0 <= n < capacity, or nowhere: select(... and 0 <= n and
-    n < capacity, n + iota over rows · capacity, -1)."""
+    n < capacity, n + iota over rows · capacity, -1). With `begin`, the one row begins there."""
     chosen = through(graph, index, "reshape")
     both = (rows, tokens)
     if chosen is None or chosen.op != "select" or chosen.output.shape != both or splat(graph, chosen.inputs[2]) != -1:
@@ -134,7 +144,7 @@ def stays_in_its_row(graph: Graph, index: Value, rows: int, tokens: int, capacit
         low = any(term.op == "le" and splat(graph, term.inputs[0]) == 0 and term.inputs[1] == n for term in terms)
         limits = [splat(graph, term.inputs[1]) for term in terms if term.op == "lt" and term.inputs[0] == n]
         high = any(limit is not None and limit <= capacity for limit in limits)
-        if low and high and _starts(graph, start, capacity):
+        if low and high and (_starts(graph, start, capacity) if begin is None else _is(graph, start, begin)):
             return True
     return False
 
@@ -149,6 +159,39 @@ def _starts(graph: Graph, value: Value, capacity: int) -> bool:
         if splat(graph, factor) == capacity and found is not None and found.op == "iota" and found.params["axis"] == 0:
             return True
     return False
+
+
+def _is(graph: Graph, value: Value, other: Value) -> bool:
+    """Whether a value is another one, spread."""
+    found = through(graph, value, "broadcast", "reshape")
+    return found is not None and found.output == other
+
+
+def _sizes(source: Source) -> tuple[int, ...]:
+    """(positions, heads)."""
+    return source.update.output.shape[:2]
+
+
+def _row_of(graph: Graph, source: Source, rows: int, capacity: int) -> Value | None:
+    """Where a source starts at row · capacity, that row, i32[1]: slots alone say which it is, and it is one of the
+    state's. None where there is none such."""
+    start, positions = source.start, _sizes(source)[0]
+    product = None if start is None else graph.equation(start)
+    if product is None or product.op != "mul" or product.output.shape != (1,) or rows != 1 or positions % capacity:
+        return None
+    rest = [value for value in product.inputs if splat(graph, value) is None]
+    factors = [splat(graph, value) for value in product.inputs if value not in rest]
+    if len(rest) != 1 or factors != [capacity] or rest[0].dtype is not DType.I32 or not of_slots(graph, rest[0]):
+        return None
+    return rest[0] if Lowering(graph).within(rest[0], 0, positions // capacity - 1) else None
+
+
+def of_slots(graph: Graph, value: Value) -> bool:
+    """Whether nothing but slots and constants is behind a value, all of them of one element."""
+    found = graph.definition(value)
+    if isinstance(found, Equation):
+        return value.type.count == 1 and all(of_slots(graph, operand) for operand in found.inputs)
+    return found.data is not None or isinstance(found.key, SlotKey)
 
 
 def _softmax_of(graph: Graph, value: Value) -> Equation | None:
@@ -204,7 +247,10 @@ def _source(
     """The state under [rows, capacity, heads, width]."""
     if value is None:
         return None
-    update = through(graph, value, "reshape")
+    update, start = through(graph, value, "reshape"), None
+    if update is not None and update.op == "gather":
+        start = _whole_row(graph, update.inputs[1], value.shape[:2])
+        update = None if start is None else graph.equation(update.inputs[0])
     if update is None or update.op != "scatter_update" or update.output not in updates:
         return None
     key = updates[update.output]
@@ -212,7 +258,19 @@ def _source(
         return None
     if value.shape[2:] != update.output.shape[1:]:
         return None
-    return Source(key, update)
+    return Source(key, update, start)
+
+
+def _whole_row(graph: Graph, index: Value, shape: tuple[int, ...]) -> Value | None:
+    """Where a row begins, i32[1], if these are the positions from there on: start + iota."""
+    total = graph.equation(index)
+    if total is None or total.op != "add" or index.shape != shape or shape[0] != 1:
+        return None
+    for line, start in (total.inputs, total.inputs[::-1]):
+        found, begin = graph.equation(line), through(graph, start, "broadcast", "reshape")
+        if found is not None and found.op == "iota" and found.params["axis"] == 1 and begin is not None:
+            return begin.output
+    return None
 
 
 def _condition(graph: Graph, value: Value) -> Value:

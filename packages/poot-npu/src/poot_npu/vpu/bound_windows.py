@@ -34,7 +34,7 @@ class BoundWindows:
         self._uses = uses
         self._memories = memories
         self._first = first
-        self._bound: list[Window | None] = [None] * len(uses)
+        self._bound: list[tuple[Window, int] | None] = [None] * len(uses)
         self._tensors: list[Any] = [None] * (len(uses) + 1)
         self._sweep = sweep
         self._columns = np.arange(sweep.capacity, dtype=np.int32)
@@ -44,13 +44,14 @@ class BoundWindows:
 
     def fit(self) -> None:
         """Sweep as many positions as the step sees, or as windows of several rows have."""
-        needed, lasts = self._sweep.length()
+        needed, lasts, first = self._sweep.length()
         length = self._lasting(needed)
         for place, (use, memory) in enumerate(zip(self._uses, self._memories, strict=True)):
-            window = fitted(memory, use, length, lasts)
-            if self._bound[place] is not window:
-                self._bound[place] = window
-                self._bind(place, window.array[: use.rows].reshape(use.rows * use.heads, length, use.width))
+            window, bound = fitted(memory, use, length, lasts, first), self._bound[place]
+            if bound is None or bound[0] is not window or bound[1] != first:
+                self._bound[place] = window, first
+                rows = window.array[first : first + use.rows]
+                self._bind(place, rows.reshape(use.rows * use.heads, length, use.width))
         if length != self._length:
             self._length = length
             self._bind(len(self._uses), self._columns[:length])

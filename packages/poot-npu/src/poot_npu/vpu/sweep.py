@@ -23,8 +23,9 @@ MAX_BOUND_ELEMENTS = 4096
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sweep:
-    """How many positions a step must sweep: more than any token sees.
+    """How many positions a step must sweep: more than any token sees; and of which rows.
 
+    `first` i32[1] is the row of the states that the step's one row is; None: its rows are the first ones.
     `bounds` are pairs of i32 values [rows, ...]: the greatest are the last positions that a token of a row sees, and
     that hold something of the row. `equations` compute them of slots.
     """
@@ -34,19 +35,21 @@ class Sweep:
     bounds: tuple[tuple[Value, Value], ...]
     equations: tuple[Equation, ...]
     given: dict[Value, Callable[[], Any]] = field(default_factory=dict)
+    first: Value | None = None
 
-    def length(self) -> tuple[int, list[int]]:
-        """(positions, the last that is seen in each row): a multiple of STEP or all. All too where a token sees none
-        and its row holds something, since softmax then weighs all alike. Of a row that holds nothing the result is 0,
-        however many positions are weighed.
+    def length(self) -> tuple[int, list[int], int]:
+        """(positions, the last that is seen in each row, the first row): a multiple of STEP or all. All too where a
+        token sees none and its row holds something, since softmax then weighs all alike. Of a row that holds nothing
+        the result is 0, however many positions are weighed.
         """
-        every = self.capacity, [self.capacity - 1] * self.rows
-        if not self.bounds:
-            return every
         values = {value: read() for value, read in self.given.items()}
         for equation in self.equations:
             operands = [values[v] for v in equation.inputs]
             values[equation.output] = OPS[equation.op].evaluate(operands, equation.params, equation.output.type)
+        first = 0 if self.first is None else int(np.reshape(values[self.first], -1)[0])
+        every = self.capacity, [self.capacity - 1] * self.rows, first
+        if not self.bounds:
+            return every
         lasts = np.full(self.rows, -1)
         for pair in self.bounds:
             tokens, held = (np.reshape(values[bound], (self.rows, -1)) for bound in pair)
@@ -54,21 +57,39 @@ class Sweep:
                 return every
             lasts = np.maximum(lasts, np.maximum(tokens.max(axis=1), held.max(axis=1)))
         most = max(int(lasts.max()), 0)
-        return min(-(-(most + 1) // STEP) * STEP, self.capacity), lasts.tolist()
+        return min(-(-(most + 1) // STEP) * STEP, self.capacity), lasts.tolist(), first
 
 
 def sweep_of(graph: Graph, attentions: Iterable[Attention], slot: Callable[[SlotKey], NDArray[np.uint8]]) -> Sweep:
     """The sweep of a step with these attentions; all positions where a mask has no upper bound of slots alone."""
-    rows, capacity, pairs = 1, 0, []
+    rows, capacity, first, pairs = 1, 0, None, []
     for found in attentions:
-        rows, capacity = found.rows, found.capacity
+        rows, capacity, first = found.rows, found.capacity, found.row
         mine = [upper_bounds(graph, condition)[:1] for condition in (found.mask, found.seen)]
         if not all(mine) or (rows > 1 and any(bound.shape[0] != rows for (bound,) in mine)):
-            return Sweep(rows, capacity, (), ())
+            return _every(graph, rows, capacity, first, slot)
         pairs.append((mine[0][0], mine[1][0]))
     distinct = tuple(dict.fromkeys(pairs))
     needed = {bound for pair in distinct for bound in pair}
-    equations, given = [], {}
+    found = _computed(graph, needed if first is None else {*needed, first}, slot)
+    if found is None or sum(equation.output.type.count for equation in found[0]) > MAX_BOUND_ELEMENTS:
+        return _every(graph, rows, capacity, first, slot)
+    return Sweep(rows, capacity, distinct, *found, first)
+
+
+def _every(
+    graph: Graph, rows: int, capacity: int, first: Value | None, slot: Callable[[SlotKey], NDArray[np.uint8]]
+) -> Sweep:
+    found = _computed(graph, set() if first is None else {first}, slot)
+    assert found is not None, "the row of an attention is of slots alone"
+    return Sweep(rows, capacity, (), *found, first)
+
+
+def _computed(
+    graph: Graph, needed: set[Value], slot: Callable[[SlotKey], NDArray[np.uint8]]
+) -> tuple[tuple[Equation, ...], dict[Value, Callable[[], Any]]] | None:
+    """What computes these values, and reads what they are of; None where that is more than slots."""
+    needed, equations, given = set(needed), [], {}
     for equation in reversed(graph.equations):
         if equation.output in needed:
             equations.append(equation)
@@ -78,11 +99,9 @@ def sweep_of(graph: Graph, attentions: Iterable[Attention], slot: Callable[[Slot
         if isinstance(found, Input):
             read = _reader(found, slot)
             if read is None:
-                return Sweep(rows, capacity, (), ())
+                return None
             given[value] = read
-    if sum(equation.output.type.count for equation in equations) > MAX_BOUND_ELEMENTS:
-        return Sweep(rows, capacity, (), ())
-    return Sweep(rows, capacity, distinct, tuple(reversed(equations)), given)
+    return tuple(reversed(equations)), given
 
 
 def _reader(entry: Input, slot: Callable[[SlotKey], NDArray[np.uint8]]) -> Callable[[], Any] | None:

@@ -54,16 +54,16 @@ class Window:
         """Positions of each row."""
         return self.array.shape[2]
 
-    def serves(self, use: WindowUse) -> bool:
-        """Whether its first rows are those of a use."""
+    def serves(self, use: WindowUse, first: int) -> bool:
+        """Whether it has the rows of a use, from the `first` on."""
         rows, heads, _, width = self.array.shape
-        return not self.scratch and rows >= use.rows and (self.capacity, heads, width) == _kind(use)
+        return not self.scratch and rows >= first + use.rows and (self.capacity, heads, width) == _kind(use)
 
 
-def window_of(memory: Memory, use: WindowUse) -> Window | None:
-    """The state's window, where it serves a use."""
+def window_of(memory: Memory, use: WindowUse, first: int = 0) -> Window | None:
+    """The state's window, where it serves a use of the rows from `first` on."""
     window = memory.window
-    return window if isinstance(window, Window) and window.serves(use) else None
+    return window if isinstance(window, Window) and window.serves(use, first) else None
 
 
 def flush(memory: Memory) -> None:
@@ -80,22 +80,23 @@ def drop(memory: Memory) -> None:
     memory.window = None
 
 
-def fitted(memory: Memory, use: WindowUse, length: int, lasts: Sequence[int]) -> Window:
+def fitted(memory: Memory, use: WindowUse, length: int, lasts: Sequence[int], first: int = 0) -> Window:
     """The state's window, of that length and of the rows of the use or more; `lasts` are the last positions that the
-    step sees in each row.
+    step sees in each row, from the `first` on.
 
     A weight of 0 times what is not finite is not 0. Where the state holds it, what is behind the last is hidden.
     """
-    window = window_of(memory, use)
+    window = window_of(memory, use, first)
     if window is not None and memory.finite and window.length == length:
         return window
     flush(memory)
-    rows = max(use.rows, 0 if window is None else window.rows)
+    held = window_of(memory, use)
+    rows = max(first + use.rows, 0 if held is None else held.rows)
     array = np.empty((rows, use.heads, length, use.width), np.float32)
     array[:] = _own(memory, *_kind(use))[:rows, :length].transpose(0, 2, 1, 3)
     memory.finite = memory.finite and bool(np.isfinite(array).all())
     if not memory.finite:
-        for row, last in enumerate(lasts):
+        for row, last in enumerate(lasts, first):
             array[row, :, last + 1 :] = 0
     memory.window = Window(array, use.capacity, not memory.finite)
     return memory.window

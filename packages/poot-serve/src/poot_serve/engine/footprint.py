@@ -10,7 +10,10 @@ from poot_llm.driver import DriverOptions
 from poot_llm.driver.kv_fit import kv_price
 from poot_llm.driver.step_set import StepSet, wanted_capacity
 from poot_llm.registry import ModelHandle
+from poot_llm.sampling import Suffix
 
+SUFFIXES = (Suffix.GREEDY, Suffix.FULL)
+"""Of the steps that are prepared there: FULL serves every request, and takes twice as long as GREEDY at 16 rows."""
 STEP_SHARE = 3.2
 """What a step holds at most, as a multiple of the checkpoint's bytes: weights laid out anew, room for what it computes.
 Nine steps of SmolLM2-135M Q4_1 on OpenVINO's CPU plug-in took 2.7 GB beside the KV, 310 MB each, at 45ece59.
@@ -34,7 +37,8 @@ class Footprint:
     def of(cls, handle: ModelHandle, options: DriverOptions, rows: int) -> Footprint:
         """Raises SettingsError for a capacity above the model's context."""
         capacity = wanted_capacity(options, handle.config.context)
-        steps = sum(1 for _ in StepSet.of(replace(options, rows=rows), handle.config.context, few=True).shapes())
+        shapes = StepSet.of(replace(options, rows=rows), handle.config.context, few=True).shapes()
+        steps = len(SUFFIXES) * sum(1 for _ in shapes)
         kv = rows * capacity * kv_price(handle, options.activations).position
         return cls(rows, capacity, steps, round(steps * STEP_SHARE * handle.stored_bytes + KV_SHARE * kv))
 

@@ -10,8 +10,7 @@ from time import perf_counter
 from poot_llm.driver import Driver
 from poot_llm.opening import OpenDriver, open_driver
 from poot_llm.registry import Models
-from poot_llm.sampling import Suffix
-from poot_serve.engine.footprint import Footprint, suited
+from poot_serve.engine.footprint import SUFFIXES, Footprint, suited
 from poot_serve.engine.messages import EngineFacts
 from poot_serve.engine.settings import EngineSettings
 
@@ -51,12 +50,12 @@ def _footprint(opened: OpenDriver, settings: EngineSettings) -> Footprint | None
 
 
 def _prepare(driver: Driver) -> None:
-    """Every step that a request may need. Where programs are dear, one sampling suffix serves all requests, and passes
-    over whole texts are prepared when texts of their length come.
+    """Every step that a request may need. Where programs are dear, greedy steps and those of one more sampling suffix
+    serve all requests, and passes over whole texts are prepared when texts of their length come.
     """
     if driver.few_programs:
         if driver.handle.generates:
-            driver.prepare([Suffix.FULL])
+            driver.prepare(SUFFIXES)
     elif driver.handle.generates:
         driver.prepare()
     else:
