@@ -231,7 +231,8 @@ def named(stage: Stage, shape: str, step: tuple[int, int, int, int | None]) -> d
 
 HEAD = (
     "| options | shape | rows x tokens, depth | tile | tok/s, one step ahead | device µs | "
-    "exposed host µs, none ahead | TB/s | dispatches, of them products |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+    "exposed host µs, none ahead | TB/s | dispatches, of them products |\n"
+    "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
 )
 
 
