@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from poot_executor.compile.schedule_attention import POSITIONS, TILES, WARPS
 from poot_executor.compile.schedule_picks import NORM, TOKENS, legal
 from poot_executor.compile.target import Caps, Pick
 
@@ -14,6 +15,10 @@ TRIED: Mapping[str, Mapping[str, tuple[int, ...]]] = {
         "splits": (1, 2, 4, 8, 16, 32),
         "queries": (1, 2, 3, 4, 8),
         "unroll": (2, 4, 8, 16),
+        "fragments": (0,),
+        "warps": WARPS,
+        "tiles": TILES,
+        "positions": POSITIONS,
     },
     "contraction": {
         "fragments": (0,),
@@ -28,6 +33,10 @@ TRIED: Mapping[str, Mapping[str, tuple[int, ...]]] = {
 """Values of each tunable, by the first word of a region key; projections are contractions."""
 
 
+OF_FRAGMENTS = frozenset({"fragments", "warps", "tiles", "positions", "splits"})
+"""Tunables of what matrix fragments multiply; the splits of an attention are those of its other kernels as well."""
+
+
 def kind_of(key: str) -> str:
     """Which of `TRIED` a region key is: projections are contractions."""
     kind = key.partition(" ")[0]
@@ -39,10 +48,10 @@ def candidates(key: str, schedule: Mapping[str, Any], pick: Pick, caps: Caps) ->
     tried = TRIED[kind_of(key)]
     fragments = "warps" in schedule
     for name, values in tried.items():
-        if name == "fragments" and not fragments:
-            continue
-        if fragments and name != "fragments":
+        if fragments and name not in OF_FRAGMENTS:
             continue  # Fragments have tunables of their own.
+        if not fragments and name in OF_FRAGMENTS and name != "splits":
+            continue
         if (name == "tokens") != ("warpgroups" in schedule) and "tokens" in tried:
             continue  # So have products of warpgroups.
         for value in values:

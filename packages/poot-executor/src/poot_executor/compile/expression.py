@@ -175,32 +175,35 @@ class Emission:
         return self.b.vector(*(self.b.select(which, a, b) for a, b in pairs))
 
     def _wide_move(self, equation: Equation, index: Index, axis: int) -> Handle | None:
+        found = self.moved(equation, index, axis)
+        return None if found is None else self.vector(*found)
+
+    def moved(self, equation: Equation, index: Index, axis: int) -> tuple[Value, Index, int] | None:
+        """Where neighbours along an axis of a movement's result are neighbours of its operand: the operand, their
+        index and axis there. None for a movement that takes them apart, and for what is no movement."""
         value, source = equation.output, equation.inputs[0]
         zero = self.b.const(0, DType.I32)
         match equation.op:
             case "broadcast":
-                return self.vector(
-                    source, tuple(zero if e == 1 else i for i, e in zip(index, source.shape, strict=True)), axis
-                )
+                return source, tuple(zero if e == 1 else i for i, e in zip(index, source.shape, strict=True)), axis
             case "transpose":
                 permutation = equation.params["permutation"]
-                moved: list[Handle] = [zero] * len(index)
-                for place, old in zip(index, permutation, strict=True):
-                    moved[old] = place
-                return self.vector(source, tuple(moved), permutation[axis])
+                place: list[Handle] = [zero] * len(index)
+                for i, old in zip(index, permutation, strict=True):
+                    place[old] = i
+                return source, tuple(place), permutation[axis]
             case "gather" if axis >= len(equation.inputs[1].shape):
                 split = len(equation.inputs[1].shape)
                 row = gathered_row(self, equation.inputs[1], index[:split], source.shape[0])
-                return self.vector(source, (row, *index[split:]), axis - split + 1)
+                return source, (row, *index[split:]), axis - split + 1
             case "reshape" if same_tail(value.shape, source.shape, axis):
                 behind = len(value.shape) - axis
                 at = len(source.shape) - behind
                 lead = reshaped(self.b, index[:axis], value.shape[:axis], source.shape[:at])
-                return self.vector(source, (*lead, *index[axis:]), at)
+                return source, (*lead, *index[axis:]), at
             case "reshape" if axis == len(value.shape) - 1 and source.shape and source.shape[-1] % 4 == 0:
                 # Rows of both are whole vectors, in one row-major order.
-                place = reshaped(self.b, index, value.shape, source.shape)
-                return self.vector(source, place, len(source.shape) - 1)
+                return source, reshaped(self.b, index, value.shape, source.shape), len(source.shape) - 1
         return None
 
     def _compute(self, value: Value, index: Index) -> Handle:

@@ -13,6 +13,7 @@ from math import prod
 from poot_executor.compile.classify import weight_of
 from poot_executor.compile.region import Region, Segment
 from poot_executor.compile.schedule import NEUTRAL, QUERIES_MOST, ROWS_MOST, SPLITS_MOST, shares_rows
+from poot_executor.compile.schedule_attention import POSITIONS, TILES, WARPS
 from poot_executor.compile.target import Caps, Pick
 from poot_executor.graph.graph import Graph, Value
 from poot_executor.kernel.warpgroups import FEATURE as WARPGROUP
@@ -56,6 +57,8 @@ def legal(key: str, pick: Pick, caps: Caps) -> str | None:
             "splits": range(1, min(SPLITS_MOST, caps.max_groups[2]) + 1),
             "unroll": (1, 2, 4, 8, 16),
         }
+        if "mma" in caps.features:
+            ranges |= {"fragments": (0,), "warps": WARPS, "tiles": TILES, "positions": POSITIONS}
     elif kind in ("contraction", "projection"):
         lanes = [width << n for n in range(6) if width << n <= threads] if shares_rows(caps) else [1]
         ranges |= {"lanes": lanes, "rows": range(1, ROWS_MOST + 1), "tile": range(1, 17), "fragments": (0,)}

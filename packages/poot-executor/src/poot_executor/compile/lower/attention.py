@@ -16,11 +16,14 @@ from math import prod
 from poot_executor.compile.attention import bindings
 from poot_executor.compile.expression import Scene
 from poot_executor.compile.lower.attention_combine import combine_splits
+from poot_executor.compile.lower.attention_fragments import FragmentAttentionKernel, halves_of
 from poot_executor.compile.lower.attention_kernel import AttentionKernel
 from poot_executor.compile.lower.attention_subgroups import SubgroupKernel, by_subgroups
 from poot_executor.compile.lower.draft import Draft, Frame
+from poot_executor.compile.mask_bounds import MaskBounds, mask_bounds
 from poot_executor.compile.region import Region
 from poot_executor.compile.schedule import attention_schedule, batch_invariant
+from poot_executor.compile.schedule_attention import FragmentAttention, fragment_attention
 from poot_executor.compile.target import Caps
 
 
@@ -32,10 +35,14 @@ def lower_attention(scene: Scene, region: Region, caps: Caps) -> list[Draft]:
     span, depth = attention.out.inputs[1].shape[-2], attention.scores.inputs[0].shape[-1]
     # Groups that share a row bind three buffers more, for what each gathered.
     splits = bindings(scene, attention) + 3 <= caps.max_bindings
-    schedule = attention_schedule(rows, prod(lead), span, depth, columns, caps if splits else batch_invariant(caps))
-    assert schedule is not None, "the matcher sees to that"
     stored = scene.stored - {root, attention.out.output}
     inner = Scene(scene.graph, stored, scene.layouts)
+    half = halves_of(scene.graph, attention)
+    chosen = fragment_attention(rows, prod(lead), span, depth, columns, half, caps, splits=splits)
+    if chosen is not None:
+        return _by_fragments(inner, region, caps, chosen)
+    schedule = attention_schedule(rows, prod(lead), span, depth, columns, caps if splits else batch_invariant(caps))
+    assert schedule is not None, "the matcher sees to that"
     frame = Frame(inner, caps, region.kind, schedule.threads)
     made = SubgroupKernel if by_subgroups(schedule, columns, caps) else AttentionKernel
     kernel = made(frame, attention, tuple(lead), schedule)
@@ -45,4 +52,24 @@ def lower_attention(scene: Scene, region: Region, caps: Caps) -> list[Draft]:
     drafts = [frame.draft(groups, frame.nbytes(), **schedule.describe(), span=span, subgroups=apart)]
     if schedule.splits > 1:
         drafts.append(combine_splits(inner, region, caps, schedule.splits))
+    return drafts
+
+
+def _by_fragments(scene: Scene, region: Region, caps: Caps, schedule: FragmentAttention) -> list[Draft]:
+    attention = region.attention
+    assert attention is not None
+    *lead, rows, _ = attention.out.output.shape
+    bounds = mask_bounds(scene.graph, attention.mask) if attention.mask is not None else MaskBounds((), whole=True)
+    if bounds.whole:
+        # Its rows' ends are all that the mask says: it is not read, even where it is stored for others.
+        scene = Scene(scene.graph, scene.stored - bounds.inner, scene.layouts)
+    elif bounds.inner & scene.stored:
+        bounds = MaskBounds((), whole=False)
+    frame = Frame(scene, caps, region.kind, schedule.threads)
+    FragmentAttentionKernel(frame, attention, tuple(lead), schedule, bounds).emit(region.root)
+    groups = (-(-rows // schedule.rows), prod(lead), schedule.splits)
+    span = attention.out.inputs[1].shape[-2]
+    drafts = [frame.draft(groups, frame.nbytes(), **schedule.describe(), span=span)]
+    if schedule.splits > 1:
+        drafts.append(combine_splits(scene, region, caps, schedule.splits))
     return drafts

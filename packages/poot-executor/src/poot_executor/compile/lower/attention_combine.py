@@ -74,34 +74,50 @@ def finished(
     to give, and the element is NaN.
     """
     b = frame.b
-    value, total, sink = gathered.value, gathered.total, None
-    if attention.sink is not None:
-        sink = frame.element(attention.sink, unravel(b, flat, attention.sink.shape))
-        top = b.max(gathered.greatest, sink)
-        scale = b.exp(gathered.greatest - top)
-        value, total = value * scale, b.fma(total, scale, b.exp(sink - top))
+    share = share_of(frame, attention, flat, gathered.greatest, gathered.total)
+    value = gathered.value if share.scale is None else gathered.value * share.scale
     if attention.filler is None:
-        return value / total
-    result = b.var(value / total, DType.F32, name="value")
+        return value / share.total
+    result = b.var(value / share.total, DType.F32, name="value")
     with b.if_(gathered.total == 0.0):
-        result.set(_unseen(frame, attention, batch, column, sink))
+        plain = b.var(0.0, DType.F32, name="plain")
+        with b.range(0, attention.out.inputs[1].shape[-2], name="n") as n:
+            plain.set(plain.get() + frame.element(attention.out.inputs[1], (*batch, n, column)))
+        result.set(plain.get() * unseen_weight(frame, attention, share))
     return result.get()
 
 
-def _unseen(frame: Frame, attention: Attention, batch: Index, column: Handle, sink: Handle | None) -> Handle:
-    """The output element where every score is the filler."""
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a row's gathered values are multiplied by (None: 1) and then divided by, and its sink."""
+
+    scale: Handle | None
+    total: Handle
+    sink: Handle | None
+
+
+def share_of(frame: Frame, attention: Attention, flat: Handle, greatest: Handle, total: Handle) -> Share:
+    """The share that what was gathered of row number `flat` has in it: all, but for what its sink has."""
+    b = frame.b
+    if attention.sink is None:
+        return Share(None, total, None)
+    sink = frame.element(attention.sink, unravel(b, flat, attention.sink.shape))
+    top = b.max(greatest, sink)
+    scale = b.exp(greatest - top)
+    return Share(scale, b.fma(total, scale, b.exp(sink - top)), sink)
+
+
+def unseen_weight(frame: Frame, attention: Attention, share: Share) -> Handle:
+    """The weight of every position where every score is the filler."""
     b = frame.b
     span = attention.out.inputs[1].shape[-2]
     assert attention.filler is not None
     weight = b.const(1.0 / span, DType.F32)
-    if sink is not None:
-        top = b.max(sink, attention.filler)
+    if share.sink is not None:
+        top = b.max(share.sink, attention.filler)
         power = b.exp(attention.filler - top)
-        weight = power / b.fma(power, float(span), b.exp(sink - top))
-    plain = b.var(0.0, DType.F32, name="plain")
-    with b.range(0, span, name="n") as n:
-        plain.set(plain.get() + frame.element(attention.out.inputs[1], (*batch, n, column)))
-    return plain.get() * narrowed(b, weight, attention.rounded)
+        weight = power / b.fma(power, float(span), b.exp(share.sink - top))
+    return narrowed(b, weight, attention.rounded)
 
 
 def combine_splits(scene: Scene, region: Region, caps: Caps, splits: int) -> Draft:

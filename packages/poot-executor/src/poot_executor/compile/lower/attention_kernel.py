@@ -5,6 +5,7 @@ from __future__ import annotations
 from poot_executor.compile.elementwise import narrowed
 from poot_executor.compile.indexing import Index, unravel
 from poot_executor.compile.lower.attention_combine import Gathered, Partials, finished
+from poot_executor.compile.lower.attention_rows import LOWEST, AttentionRows
 from poot_executor.compile.lower.draft import Frame
 from poot_executor.compile.region import Attention
 from poot_executor.compile.schedule import AttentionSchedule
@@ -14,35 +15,21 @@ from poot_executor.kernel.buffers import SharedRef
 from poot_executor.kernel.builder import Var
 from poot_executor.kernel.handle import Handle
 
-LOWEST = float.fromhex("-0x1.fffffep+127")
-"""The finite minimum: the running maximum before any position, so that no difference of maxima is NaN."""
 
-
-class AttentionKernel:
+class AttentionKernel(AttentionRows):
     """One kernel's pieces, in the order in which they run: a thread a position for scores, a thread a column for
     values."""
 
     def __init__(self, frame: Frame, attention: Attention, lead: tuple[int, ...], schedule: AttentionSchedule) -> None:
-        self.frame, self.attention, self.lead, self.schedule = frame, attention, lead, schedule
-        self.rows, self.columns = attention.out.output.shape[-2:]
-        self.span = attention.out.inputs[1].shape[-2]
-        self.depth = attention.scores.inputs[0].shape[-1]
+        super().__init__(frame, attention, lead)
+        self.schedule = schedule
         self.threads, self.queries, self.parts = schedule.threads, schedule.queries, schedule.parts
 
     def emit(self, root: Value) -> None:
         """Write the kernel that stores `root`, or with several splits what each gathered."""
         frame, b, attention = self.frame, self.frame.b, self.attention
-        scores = attention.scores
-        frame.read(*scores.inputs)
-        if attention.scores_root is not scores.output:
-            frame.read(attention.scores_root, supplied=[scores.output])
-        frame.read(attention.exponent, supplied=[attention.scores_root])
-        frame.read(attention.out.inputs[1])
         split = self.schedule.splits > 1
-        if attention.sink is not None and not split:
-            frame.read(attention.sink)
-        if root is not attention.out.output and not split:
-            frame.read(root, supplied=[attention.out.output])
+        self.declare_reads(root, split=split)
         partials = Partials.declare(frame, attention, self.schedule.splits) if split else None
         out = None if split else frame.write(root)
         batch = unravel(b, b.group_id(1), self.lead) if self.lead else ()
@@ -65,7 +52,7 @@ class AttentionKernel:
         with b.if_(b.thread_id() // self.columns == 0 if self.parts > 1 else b.const(True, DType.BOOL)):
             for m, at in enumerate(row):
                 for j, column in enumerate(self._columns()):
-                    flat = self._flat_row(batch, at)
+                    flat = self.flat_row(batch, at)
                     inside = (first + m < self.rows) & (b.thread_id() + j * self.threads < self.columns * self.parts)
                     if partials is not None:
                         with b.if_(inside):
@@ -96,32 +83,13 @@ class AttentionKernel:
         b.barrier()
         return query
 
-    def _flat_row(self, batch: Index, row: Handle) -> Handle:
-        """A row's number over all batches."""
-        flat, stride = row, self.rows
-        for at, extent in zip(reversed(batch), reversed(self.lead), strict=True):
-            flat = at * stride + flat
-            stride *= extent
-        return flat
-
-    def _weights_index(self, batch: Index, row: Handle, place: Handle) -> Index:
-        """A position of a row in the index space of the probabilities, whose leading dimensions may be split
-        otherwise."""
-        return (*unravel(self.frame.b, self._flat_row(batch, row), self.attention.exponent.shape[:-1]), place)
-
-    def _sees(self, batch: Index, row: Handle, place: Handle) -> Handle:
-        mask = self.attention.mask
-        if mask is None:
-            return self.frame.b.const(True, DType.BOOL)
-        return self.frame.element(mask, self._weights_index(batch, row, place))
-
     def _place(self, batch: Index, row: list[Handle], tile: Handle) -> tuple[Handle, list[Handle]]:
         """This thread's position in a tile, and whether each row sees it."""
         b = self.frame.b
         place = tile * self.threads + b.thread_id()
         inside = place < self.span
         place = b.min(place, self.span - 1)
-        return place, [self._sees(batch, m, place) & inside for m in row]
+        return place, [self.sees(batch, m, place) & inside for m in row]
 
     def _visible(self, batch: Index, row: list[Handle], start: Handle, tiles: int, step: int) -> tuple[Handle, Handle]:
         """The run of positions outside which no row of the group sees anything: its first tile, and one past its last
@@ -187,13 +155,7 @@ class AttentionKernel:
                     products[m].set(b.fma(four[i], factor, products[m].get()))
         results = []
         for m, at in enumerate(row):
-            product = products[m].get()
-            frame.supply(attention.scores.output, lambda _index, value=product: value)
-            if attention.scores_root is not attention.scores.output:
-                position = self._flat_row(batch, at) * self.span + place
-                scored = frame.element(attention.scores_root, unravel(b, position, attention.scores_root.shape))
-                frame.supply(attention.scores_root, lambda _index, value=scored: value)
-            results.append(frame.element(attention.exponent, self._weights_index(batch, at, place)))
+            results.append(self.scored(batch, at, place, products[m].get(), attention.exponent))
         return results
 
     def _columns(self) -> list[Handle]:

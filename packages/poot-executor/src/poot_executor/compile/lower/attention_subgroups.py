@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from poot_executor.compile.elementwise import narrowed
 from poot_executor.compile.indexing import Index
-from poot_executor.compile.lower.attention_kernel import LOWEST, AttentionKernel
+from poot_executor.compile.lower.attention_kernel import AttentionKernel
+from poot_executor.compile.lower.attention_rows import LOWEST
 from poot_executor.compile.schedule import AttentionSchedule, shares_rows
 from poot_executor.compile.target import Caps
 from poot_executor.dtype import DType
