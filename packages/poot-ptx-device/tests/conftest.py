@@ -21,6 +21,7 @@ from poot_executor.device import Compiled
 from poot_executor.kernel.ir import Kernel
 from poot_executor.kernel_device import KernelDevice
 from poot_executor.settings import DeviceSettings
+from poot_ptx_device.caps import OPTIONS
 from poot_ptx_device.device import PtxDevice
 from poot_ptx_device.native import Native
 from poot_ptx_device.opening import open_gpu
@@ -51,9 +52,10 @@ def simulated() -> ModuleType:
 
 @pytest.fixture(scope="session")
 def open_simulated(simulated: ModuleType) -> Callable[..., PtxDevice]:
-    """`open_simulated(driver, options=…, timeout=…, cache=…)`: a device whose kernels the driver can interpret."""
+    """`open_simulated(driver, options=…, timeout=…, cache=…)`: a device whose kernels the driver can interpret, which
+    those that it proves itself by when it is opened are not."""
 
-    def opened(driver: Any, *, options: frozenset[str] | None = None, **settings: Any) -> PtxDevice:
+    def opened(driver: Any, *, options: frozenset[str] | None = OPTIONS, **settings: Any) -> PtxDevice:
         native = Native(driver)
         device = open_gpu(native, native.gpus()[0], DeviceSettings(**{"timeout": 60.0, **settings}), options=options)
         compile = device.compile

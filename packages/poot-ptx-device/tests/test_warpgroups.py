@@ -149,14 +149,15 @@ def test_a_device_has_products_that_gave_their_known_answers(
     simulated: Any, open_simulated: Callable[..., Any]
 ) -> None:
     driver = knowing(simulated)
-    device = open_simulated(driver, options=OPTIONS | {FEATURE})
+    device = open_simulated(driver, options=None)
+    assert OPTIONS | {FEATURE} <= device.target.caps.features
     assert FEATURE in device.target.caps.features and SM_90A.name in device.target.caps.features
     assert device.target.caps.most_shared_bytes > device.target.caps.max_shared_bytes
     device.close()
     assert not driver.leaks
 
 
-def test_unless_they_are_asked_for_there_are_none(device: PtxDevice) -> None:
+def test_where_options_leave_them_out_there_are_none(device: PtxDevice) -> None:
     assert FEATURE not in device.target.caps.features and SM_90A.name not in device.target.caps.features
 
 
