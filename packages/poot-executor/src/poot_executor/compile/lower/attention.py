@@ -21,7 +21,7 @@ from poot_executor.compile.lower.attention_kernel import AttentionKernel
 from poot_executor.compile.lower.attention_subgroups import SubgroupKernel, by_subgroups
 from poot_executor.compile.lower.draft import Draft, Frame
 from poot_executor.compile.mask_bounds import MaskBounds, mask_bounds
-from poot_executor.compile.region import Region
+from poot_executor.compile.region import Attention, Region
 from poot_executor.compile.schedule import attention_schedule, batch_invariant
 from poot_executor.compile.schedule_attention import FragmentAttention, fragment_attention
 from poot_executor.compile.target import Caps
@@ -45,7 +45,7 @@ def lower_attention(scene: Scene, region: Region, caps: Caps) -> list[Draft]:
     assert schedule is not None, "the matcher sees to that"
     frame = Frame(inner, caps, region.kind, schedule.threads)
     made = SubgroupKernel if by_subgroups(schedule, columns, caps) else AttentionKernel
-    kernel = made(frame, attention, tuple(lead), schedule)
+    kernel = made(frame, attention, tuple(lead), schedule, _bounds_in(inner, attention))
     groups = (-(-rows // schedule.queries), prod(lead), schedule.splits)
     kernel.emit(root)
     apart = made is SubgroupKernel
@@ -55,16 +55,27 @@ def lower_attention(scene: Scene, region: Region, caps: Caps) -> list[Draft]:
     return drafts
 
 
+def _bounds(scene: Scene, attention: Attention) -> MaskBounds:
+    """What the mask compares positions with."""
+    return mask_bounds(scene.graph, attention.mask) if attention.mask is not None else MaskBounds((), whole=True)
+
+
+def _bounds_in(scene: Scene, attention: Attention) -> MaskBounds:
+    """Likewise, where the kernel computes it; of a mask that is stored it knows nothing."""
+    bounds = _bounds(scene, attention)
+    return MaskBounds((), whole=False) if bounds.inner & scene.stored else bounds
+
+
 def _by_fragments(scene: Scene, region: Region, caps: Caps, schedule: FragmentAttention) -> list[Draft]:
     attention = region.attention
     assert attention is not None
     *lead, rows, _ = attention.out.output.shape
-    bounds = mask_bounds(scene.graph, attention.mask) if attention.mask is not None else MaskBounds((), whole=True)
+    bounds = _bounds(scene, attention)
     if bounds.whole:
         # Its rows' ends are all that the mask says: it is not read, even where it is stored for others.
         scene = Scene(scene.graph, scene.stored - bounds.inner, scene.layouts)
-    elif bounds.inner & scene.stored:
-        bounds = MaskBounds((), whole=False)
+    else:
+        bounds = _bounds_in(scene, attention)
     frame = Frame(scene, caps, region.kind, schedule.threads)
     FragmentAttentionKernel(frame, attention, tuple(lead), schedule, bounds).emit(region.root)
     groups = (-(-rows // schedule.rows), prod(lead), schedule.splits)

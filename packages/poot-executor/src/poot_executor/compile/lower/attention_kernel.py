@@ -6,7 +6,9 @@ from poot_executor.compile.elementwise import narrowed
 from poot_executor.compile.indexing import Index, unravel
 from poot_executor.compile.lower.attention_combine import Gathered, Partials, finished
 from poot_executor.compile.lower.attention_rows import LOWEST, AttentionRows
+from poot_executor.compile.lower.attention_visible import VisibleRows
 from poot_executor.compile.lower.draft import Frame
+from poot_executor.compile.mask_bounds import MaskBounds
 from poot_executor.compile.region import Attention
 from poot_executor.compile.schedule import AttentionSchedule
 from poot_executor.dtype import DType
@@ -20,9 +22,16 @@ class AttentionKernel(AttentionRows):
     """One kernel's pieces, in the order in which they run: a thread a position for scores, a thread a column for
     values."""
 
-    def __init__(self, frame: Frame, attention: Attention, lead: tuple[int, ...], schedule: AttentionSchedule) -> None:
+    def __init__(
+        self,
+        frame: Frame,
+        attention: Attention,
+        lead: tuple[int, ...],
+        schedule: AttentionSchedule,
+        bounds: MaskBounds,
+    ) -> None:
         super().__init__(frame, attention, lead)
-        self.schedule = schedule
+        self.schedule, self.bounds = schedule, bounds
         self.threads, self.queries, self.parts = schedule.threads, schedule.queries, schedule.parts
 
     def emit(self, root: Value) -> None:
@@ -93,10 +102,13 @@ class AttentionKernel(AttentionRows):
 
     def _visible(self, batch: Index, row: list[Handle], start: Handle, tiles: int, step: int) -> tuple[Handle, Handle]:
         """The run of positions outside which no row of the group sees anything: its first tile, and one past its last
-        position. The mask is asked at every position once, before any score, so that a long capacity costs little."""
+        position. A mask that compares nothing is asked at every position once, before any score, so that a long
+        capacity costs little."""
         b = self.frame.b
         if self.attention.mask is None:
             return start, b.const(self.span, DType.I32)
+        if self.bounds.bounds:
+            return self._bounded(batch, row, start, step)
         low, end = b.var(tiles, DType.I32, name="low"), b.var(0, DType.I32, name="end")
         with b.range(start, tiles, step, name="tile") as tile:
             place, seen = self._place(batch, row, tile)
@@ -106,6 +118,23 @@ class AttentionKernel(AttentionRows):
             low.set(b.select(some, b.min(low.get(), tile), low.get()))
             end.set(b.select(some, place + 1, end.get()))
         return b.group_min(low.get()), b.group_max(end.get())
+
+    def _bounded(self, batch: Index, row: list[Handle], start: Handle, step: int) -> tuple[Handle, Handle]:
+        """Likewise, from what the mask compares positions with."""
+        b = self.frame.b
+        visible = VisibleRows(self, self.bounds, batch, row[0], self.queries, self.threads)
+        ends = [visible.ends(at) for at in row]
+        end = b.max(ends[0][1], 0)
+        for _, other in ends[1:]:
+            end = b.max(end, other)
+        lows = [low for low, _ in ends if low is not None]
+        if len(lows) < len(ends):
+            return start, end
+        low = lows[0]
+        for other in lows[1:]:
+            low = b.min(low, other)
+        before = b.max(low // self.threads - start, 0)
+        return start + (before + (step - 1)) // step * step, end
 
     def _tile(
         self, batch: Index, row: list[Handle], query: SharedRef, tile: Handle,
