@@ -1,7 +1,7 @@
 """Which of ptx's options pay on this GPU: `python benchmarks/ptx_options.py --cells FILE --table FILE`.
 
-Options that no measurement has chosen yet, beside what a device has now: products of warpgroups and their tiles, the
-next kernel started early, weights loaded early or not, positions split or not. Stages run in the order of what most
+What a device has now, beside it without products of warpgroups or without the next kernel started early, and with
+positions split between groups sooner or later. Stages run in the order of what most
 depends on them, each in a process of its own, so that one that ends badly costs no other; each begins with a small
 model against the oracle. What was measured is kept at once, and a second run goes on where the first ended. Under each
 row stand the kernels of the step, each with all of its dispatches in a recording of their own.
@@ -24,7 +24,7 @@ from time import perf_counter
 from typing import Any
 
 from cells import Kept, commit_of
-from shapes import SHAPES, SMALL, Cell, Model, Run, check, picked, timed
+from shapes import MOST_STEPS, SHAPES, SMALL, Cell, Model, Run, check, picked, timed
 
 from poot_executor.compile.program import DispatchCommand, Program
 from poot_executor.device import Bindings, Recording
@@ -34,26 +34,24 @@ from poot_executor.kernel.warpgroups import FEATURE as WARPGROUP
 from poot_executor.kernel_device import KernelDevice
 from poot_executor.settings import read_settings
 from poot_ptx_device.architecture import ARCHITECTURES
-from poot_ptx_device.caps import DEPENDENT_LAUNCH, EARLY_LAUNCH, EARLY_LOADS, OPTIONS, caps_of
+from poot_ptx_device.caps import EARLY_LAUNCH, OPTIONS, caps_of
 
 ROOT = Path(__file__).resolve().parents[1]
 CAPACITY, CHUNK = 512, 2048
 REPLAYS = 5
 SHOWN = ("warpgroups", "tokens", "stages", "slices", "lanes", "splits", "queries", "weights")
 """Of a schedule, what is said beside a kernel's time."""
-SPLIT_LATER = 8
-"""Tiles of positions below which one group walks all of them, in the option "unsplit"."""
 
-SETS: Mapping[str, frozenset[str]] = {
-    "now": OPTIONS,
-    "late": frozenset({DEPENDENT_LAUNCH}),
-    "early": OPTIONS | {EARLY_LAUNCH},
-    "early, late loads": frozenset({DEPENDENT_LAUNCH, EARLY_LAUNCH}),
-    "early, unsplit": OPTIONS | {EARLY_LAUNCH},
-    "products": OPTIONS | {WARPGROUP},
+SETS: Mapping[str, tuple[frozenset[str], int | None]] = {
+    "now": (OPTIONS | {WARPGROUP}, None),
+    "no products": (OPTIONS, None),
+    "late": (OPTIONS - {EARLY_LAUNCH} | {WARPGROUP}, None),
+    "split 2": (OPTIONS | {WARPGROUP}, 2),
+    "split 4": (OPTIONS | {WARPGROUP}, 4),
+    "split 8": (OPTIONS | {WARPGROUP}, 8),
 }
-"""Options by name: what the table calls them. `EARLY_LOADS` is among those of a device now."""
-assert EARLY_LOADS in OPTIONS
+"""Options by name, and the tiles of positions below which one group walks all of them, where a set says so: what the
+table calls them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,48 +67,37 @@ class Stage:
     checks: tuple[tuple[int, int, int], ...] = ()
 
 
+DECODE, DEEP = (1, 1, 0, None), (1, 1, 1900, None)
+SPLITS = tuple(
+    Stage(f"split {tiles}", (shape,), "bf16", (DECODE, DEEP)) for shape in ("135M", "0.5B", "8B") for tiles in (2, 4, 8)
+)
 STAGES = (
     Stage(
-        "products",
-        ("135M",),
-        "bf16",
-        checks=((1, 256, 256), (1, 256, 128), (1, 250, 64), (64, 1, 64), (64, 1, 32), (1, 256, 0)),
-    ),
-    Stage("now", ("135M", "0.5B", "1B"), "bf16"),
-    Stage(
-        "products",
+        "now",
         ("8B",),
         "bf16",
-        (
-            (1, 1, 0, None),
-            (1, CHUNK, 0, None),
-            (1, CHUNK, 0, 0),
-            (64, 1, 128, None),
-            (64, 1, 128, 0),
-            (64, 1, 128, 64),
-            (1, CHUNK, 0, 128),
-            (256, 1, 128, None),
-            (256, 1, 128, 0),
-        ),
+        (DECODE, (1, CHUNK, 0, None), (64, 1, 128, None), (256, 1, 128, None)),
+        checks=((1, 256, 256), (1, 250, 64), (64, 1, 64)),
     ),
-    Stage("early", ("135M", "0.5B", "1B"), "bf16"),
-    Stage("now", ("8B",), "q4_0"),
+    Stage("now", ("135M", "0.5B", "1B"), "bf16", (DECODE, (1, 512, 0, None))),
+    Stage("now", ("8B",), "q4_0", (DECODE, (1, 512, 0, None))),
+    *SPLITS,
     Stage("late", ("135M", "0.5B"), "bf16"),
-    Stage("early, unsplit", ("135M", "0.5B"), "bf16"),
-    Stage("early, late loads", ("135M", "0.5B"), "bf16"),
-    Stage("early", ("8B",), "q4_0"),
+    Stage("no products", ("8B",), "bf16", ((1, CHUNK, 0, None),)),
 )
 """In the order of priority."""
 TRIED = (
-    Stage("products", ("small",), "bf16", ((1, 1, 0, None), (20, 1, 4, None)), checks=((1, 70, 64),)),
-    Stage("products", ("small",), "bf16", ((20, 1, 4, 0),)),
+    Stage("now", ("small",), "bf16", ((1, 1, 0, None), (20, 1, 4, None)), checks=((1, 70, 64),)),
+    Stage("now", ("small",), "bf16", ((20, 1, 4, 0),)),
 )
 """What `--reference` goes through."""
 
 
 def opened(options: str, *, products: bool, reference: bool) -> KernelDevice:
     """The device with a set of options; without products of warpgroups, where they were found wrong."""
-    chosen = SETS[options] if products else SETS[options] - {WARPGROUP}
+    chosen, split_tiles = SETS[options]
+    if not products:
+        chosen -= {WARPGROUP}
     if reference:
         from poot_eval.device import ReferenceDevice
 
@@ -125,8 +112,8 @@ def opened(options: str, *, products: bool, reference: bool) -> KernelDevice:
     device = open_gpu(native, native.gpus()[0], read_settings().device, options=chosen)
     if WARPGROUP in chosen and WARPGROUP not in device.target.caps.features:
         print("products of warpgroups did not give their known answers: nothing of them is measured", flush=True)
-    if "unsplit" in options:
-        device.settle(replace(device.target.caps, split_tiles=SPLIT_LATER))
+    if split_tiles is not None:
+        device.settle(replace(device.target.caps, split_tiles=split_tiles))
     return device
 
 
@@ -162,7 +149,8 @@ def measure(
 ) -> None:
     """One cell, kept."""
     rows, tokens, depth, tile = step
-    capacity = max(CAPACITY if shape != "small" else 64, tokens)
+    deepest = tokens if tokens > 1 else depth + MOST_STEPS + 1
+    capacity = max(CAPACITY if shape != "small" else 64, -(-deepest // 16) * 16)
     activations = Cell(shape, stage.format, "bf16", rows, tokens, depth, capacity).dtype
     run = Run(model, capacity, rows=rows, tokens=tokens, activations=activations)
     if tile is not None:
