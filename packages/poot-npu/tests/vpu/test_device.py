@@ -37,6 +37,29 @@ def test_a_wait_that_takes_too_long_poisons(rng, tmp_path):
             device.synchronize()
 
 
+def test_what_is_submitted_behind_another_starts_when_that_is_over(rng):
+    """Nobody waits to submit it: the wait for the first one starts it."""
+    g = Recorder("in turn", rng)
+    count = g.state("count", np.zeros((1,), np.int32), I32)
+    g.builder.next_state(count[0], count[1] + 1)
+    g.output(count[1] + 0)
+    graph = g.builder.build()
+    with open_or_skip("vpu:cpu") as device, open_session(device, graph, g.given()) as session:
+        recording = session.lower()
+        for _ in range(3):
+            device.replay(recording)
+        assert [flight.started for flight in device._flights] == [True, False, False]
+        device.synchronize()
+        assert [(flight.started, flight.done) for flight in device._flights] == [(True, False), (False, False)]
+        found = session.read()  # of a buffer that the others use: they are over then
+        assert [flight.done for flight in device._flights] == [True, True]
+        assert found.state[count[0]].tolist() == [3]
+        assert next(iter(found.outputs.values())).tolist() == [2]
+        device.synchronize()
+        device.synchronize()
+        assert not device._flights
+
+
 def test_a_model_that_does_not_fit_names_its_need(device, rng, monkeypatch):
     g = Recorder("large", rng)
     g.output(f.linear(g.floats(1, 64), g.weight(FORMATS["q8_0"], 96, 64), FORMATS["q8_0"]))

@@ -30,9 +30,10 @@ FIRST_STEPS = 4
 
 @dataclass(slots=True, eq=False)
 class Flight:
-    """A replay: its recording, whether the rest of it was done, and what it raised."""
+    """A replay: its recording, whether it was started, whether it is over, and what it raised."""
 
     recording: VpuRecording
+    started: bool = False
     done: bool = False
     fault: DeviceError | None = None
 
@@ -107,15 +108,14 @@ class VpuDevice(Device):
         return recording
 
     def replay(self, recording: Recording) -> None:
-        """Finish what was submitted before, then submit."""
+        """Start it, or have it start as soon as what was submitted before is over: that is not waited for here."""
         self._require()
         assert isinstance(recording, VpuRecording)
-        self._finish_all()
         flight = Flight(recording)
-        try:
-            recording.start()
-        except RuntimeError as error:
-            raise self._lost(error) from error
+        if all(before.done for before in self._flights):
+            self._start(flight)
+            if flight.fault is not None:
+                raise flight.fault
         self._flights.append(flight)
 
     def synchronize(self) -> None:
@@ -170,7 +170,7 @@ class VpuDevice(Device):
         for flight in self._flights:
             if self._unusable:
                 flight.recording.abandon()
-            else:
+            elif flight.started:
                 self._finish(flight)
         for recording in self._overdue:
             recording.abandon()
@@ -218,11 +218,29 @@ class VpuDevice(Device):
         if any(buffer in flight.recording.touched for flight in self._flights if not flight.done):
             self._finish_all()
 
+    def _start(self, flight: Flight) -> None:
+        """What it raises is kept for `synchronize`."""
+        flight.started = True
+        try:
+            flight.recording.start()
+        except RuntimeError as error:
+            flight.fault = self._lost(error)
+
     def _finish(self, flight: Flight) -> None:
-        """Wait for a replay and do the host's part; what it raises is kept for `synchronize`."""
+        """Wait for a replay, do the host's part, and start the next one; what it raises is kept for `synchronize`."""
         if flight.done:
             return
+        self._complete(flight)
+        following = next((other for other in self._flights if not other.done), None)
+        if following is not None and not following.started and not self._unusable:
+            self._start(following)
+
+    def _complete(self, flight: Flight) -> None:
         flight.done = True
+        if not flight.started and not self._unusable:
+            self._start(flight)
+        if flight.fault is not None or not flight.started:
+            return
         models = next((m for m in self._models if m.steps < FIRST_STEPS and flight.recording in m.users), None)
         if models is not None:
             models.steps += 1

@@ -14,13 +14,14 @@ from poot_llm.sampling import Suffix
 
 SUFFIXES = (Suffix.GREEDY, Suffix.FULL)
 """Of the steps that are prepared there: FULL serves every request, and takes twice as long as GREEDY at 16 rows."""
-STEP_SHARE = 3.2
+STEP_SHARE = 2.3
 """What a step holds at most, as a multiple of the checkpoint's bytes: weights laid out anew, room for what it computes.
-Nine steps of SmolLM2-135M Q4_1 on OpenVINO's CPU plug-in took 2.7 GB beside the KV, 310 MB each, at 45ece59.
+`benchmarks/footprint.py` measures it: ten steps of SmolLM2-135M Q4_1 on OpenVINO's CPU plug-in took 2.00 GB beside the
+KV, 2.1 times the checkpoint each, the first one 2.4 times.
 """
 KV_SHARE = 3
-"""Likewise of the KV: itself, and what steps hold of it while they run: 6.2 GB in all at 16 rows of 2,048 positions, of
-which the KV is 1.5.
+"""Likewise of the KV: itself, and what steps hold of it while they run. With full rows, 8 of 1,024 positions, 378 MB of
+KV took 1.14 GB.
 """
 
 
