@@ -28,6 +28,9 @@ from poot_llm.sampling import SamplingParams, Suffix
 RECORDED = Path(__file__).parents[3] / "references" / "smollm2_greedy.json"
 CASES: dict[str, dict[str, Any]] = {case["name"]: case for case in json.loads(RECORDED.read_text("utf-8"))["cases"]}
 
+ALWAYS = "english-fact", "long"
+"""What every run answers: a short prompt, and one of many chunks. The others differ in text alone: a sweep."""
+
 pytestmark = pytest.mark.slow
 
 
@@ -39,7 +42,7 @@ def handle() -> ModelHandle:
         pytest.skip(str(missing))
 
 
-@pytest.mark.parametrize("name", ["english-fact", "chat-chinese"])
+@pytest.mark.parametrize("name", ["english-fact", pytest.param("chat-chinese", marks=pytest.mark.sweep)])
 def test_the_trace_gives_the_recorded_tokens(handle: ModelHandle, name: str) -> None:
     """One pass over prompt and answer for the first, a middle and the last token."""
     case = CASES[name]
@@ -71,7 +74,7 @@ def driver(handle: ModelHandle) -> Iterator[Driver]:
 
 
 @pytest.mark.device("wgpu")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [n if n in ALWAYS else pytest.param(n, marks=pytest.mark.sweep) for n in CASES])
 def test_a_device_gives_the_recorded_tokens(driver: Driver, name: str) -> None:
     case = CASES[name]
     answer = complete(driver, case["prompt_ids"], SamplingParams(max_tokens=len(case["tokens"]), ignore_eos=True))

@@ -65,8 +65,8 @@ def test_weights_stay_packed_on_the_device(report: dict[str, Any]) -> None:
 
 
 def test_steps_at_any_position_make_nothing(report: dict[str, Any]) -> None:
-    """Neither programs nor kernels, recordings, allocations or uploads, in 200 steps at positions in no order."""
-    assert report["steps"] >= report["answer"] + 200
+    """Neither programs nor kernels, recordings, allocations or uploads, in 60 steps at positions in no order."""
+    assert report["steps"] >= report["answer"] + 60
     assert report["answer"] == 32
     assert report["after"] == report["before"]
     assert report["before"]["failures"] == 0 and report["before"]["kernels"] > 0
