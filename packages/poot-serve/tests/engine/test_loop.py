@@ -87,6 +87,15 @@ def test_a_request_that_gives_way_ends_as_it_would_have(turns: Make, alone: Alon
     made.check_empty()
 
 
+def test_a_request_whose_answers_are_refused_fails_once_and_leaves_nothing(turns: Make) -> None:
+    made = turns()
+    made.ask(1, [], replace(SHORT, n=3))
+    made.turn()
+    assert made.failed[1].kind == "RequestError" and "empty" in made.failed[1].message
+    assert made.stats.failed == 3
+    made.check_empty()
+
+
 @pytest.mark.parametrize("state", ["compiling", "queued", "held", "reading", "answering"])
 def test_a_request_that_is_given_up_frees_its_room_within_a_step(turns: Make, state: str) -> None:
     made = turns(rows=1, loop={"prefill_tokens": 8})

@@ -15,16 +15,13 @@ from poot_serve.engine.messages import Generate
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A request with those of its answers that have not ended: `live` are in the scheduler, `held` are not, and wait
-    until the first one has read the prompt, whose blocks they share then.
-    """
+    """A request with those of its answers that have not ended."""
 
     message: Generate
     seed: int
     guide: Future[Guide] | None = None
     until: float = 0.0
     live: dict[int, Request] = field(default_factory=dict)
-    held: list[int] = field(default_factory=list)
 
     @classmethod
     def of(cls, message: Generate) -> Self:
@@ -35,7 +32,7 @@ class Job:
     @property
     def open(self) -> list[int]:
         """Its answers that have not ended."""
-        return [*self.live, *self.held]
+        return list(self.live)
 
     def answer(self, choice: int) -> SamplingParams:
         """The parameters of one of its answers, with a seed of its own."""

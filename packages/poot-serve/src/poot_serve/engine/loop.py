@@ -7,7 +7,6 @@ from queue import Empty, SimpleQueue
 from time import perf_counter
 
 from poot_executor.errors import BindError, CompileLimit, OutOfMemory, PootError, RequestError, Unsupported
-from poot_llm.blocks.step import BLOCK
 from poot_llm.driver import Delivery, Driver, FinishReason, Request, Scheduler
 from poot_llm.guided.limits import GuideLimits
 from poot_llm.sampling import SamplingParams
@@ -67,7 +66,7 @@ class Loop:
             self._tally.memory(self._driver.stats())
         scheduler = self._scheduler
         stats = self._tally.snapshot(
-            waiting=scheduler.waiting + sum(len(job.held) for job in self._jobs.values() if job.held),
+            waiting=scheduler.waiting,
             running=scheduler.running,
             compiling=len(self._guides),
             preemptions=scheduler.preemptions,
@@ -148,30 +147,20 @@ class Loop:
         self._begin(job)
 
     def _begin(self, job: Job) -> None:
-        """Queue a request's answers, or the first one where the others find the prompt computed by it."""
-        n = job.message.params.n
-        self._jobs[job.message.id] = job
-        job.held = list(range(n))
-        self._queue(job, 1 if n > 1 and self._shares(len(job.message.prompt_ids)) else n)
-
-    def _shares(self, prompt: int) -> bool:
-        """Whether a prompt that was computed is found by those that begin alike."""
-        return prompt > BLOCK and self._driver.kv.shares
-
-    def _queue(self, job: Job, count: int) -> None:
-        """Hand the next answers of a request to the scheduler."""
+        """Hand a request's answers to the scheduler, which has one of them read the prompt where the others share it."""
         message = job.message
+        self._jobs[message.id] = job
         try:
-            for choice in job.held[:count]:
+            for choice in range(message.params.n):
                 params = job.answer(choice)
                 guide = None if job.guide is None else job.guide.result().copy()
                 if not self._prepared:
                     self._prepare(len(message.prompt_ids), params)
                 request = self._scheduler.add(message.prompt_ids, params, guide=guide)
-                job.held.remove(choice)
                 job.live[choice] = request
                 self._answers[request] = job, choice
         except (RequestError, Unsupported, CompileLimit, OutOfMemory) as error:
+            self._tally.failed += message.params.n - len(job.live)
             self._fail(job, error)
 
     def _prepare(self, prompt: int, params: SamplingParams) -> None:
@@ -193,7 +182,6 @@ class Loop:
             ended = self._end(job, choice)
             self._tally.finished += ended and message.done
             self._tally.cancelled += ended and not message.done
-        self._release_held(job)
 
     # Answers
 
@@ -221,7 +209,6 @@ class Loop:
         elif reason is not None:
             self._tally.finished += 1
             self._end(job, choice)
-        self._release_held(job)
 
     def _announce(self, request: Request) -> bool:
         """Count what is known once an answer has its row; whether this is the first time."""
@@ -235,27 +222,19 @@ class Loop:
         self._tally.prefix_tokens += sequence.timings.kept_tokens
         return True
 
-    def _release_held(self, job: Job) -> None:
-        """Queue the other answers once the first one has given a token, or has ended."""
-        if job.held and (0 not in job.live or job.live[0] in self._announced):
-            self._queue(job, len(job.held))
-
     def _end(self, job: Job, choice: int) -> bool:
         """Give an answer's room back; whether there was one."""
         request = job.live.pop(choice, None)
-        if request is not None:
-            self._announce(request)
-            self._announced.discard(request)
-            if request.sequence is not None:
-                self._tally.guessed_tokens += request.sequence.timings.guessed_tokens
-                self._tally.accepted_tokens += request.sequence.timings.accepted_tokens
-            del self._answers[request]
-            self._scheduler.finish(request)
-        elif choice in job.held:
-            job.held.remove(choice)
-        else:
+        if request is None:
             return False
-        if not job.live and not job.held:
+        self._announce(request)
+        self._announced.discard(request)
+        if request.sequence is not None:
+            self._tally.guessed_tokens += request.sequence.timings.guessed_tokens
+            self._tally.accepted_tokens += request.sequence.timings.accepted_tokens
+        del self._answers[request]
+        self._scheduler.finish(request)
+        if not job.live:
             self._jobs.pop(job.message.id, None)
         return True
 
@@ -263,6 +242,7 @@ class Loop:
         """End a whole request."""
         for choice in job.open:
             self._tally.failed += self._end(job, choice)
+        self._jobs.pop(job.message.id, None)
         self._events.append(Failed(job.message.id, type(error).__name__, str(error)))
 
     def _refuse(self, message: Generate, error: BaseException) -> None:
