@@ -7,12 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from poot_eval.kernel_ir import run_kernel
 from poot_executor.compile import Caps
+from poot_executor.compile.lower.weight_power import weight_power
 from poot_executor.compile.schedule_attention import fragment_attention
 from poot_executor.compile.schedule_picks import legal
 from poot_executor.dtype import BF16, BOOL, F16, F32, I32, round_bf16
 from poot_executor.graph import functional as f
 from poot_executor.graph import primitives as p
+from poot_executor.kernel.builder import KernelBuilder
+from poot_executor.kernel.ir import Access
 
 CAPS = Caps(
     group_threads=128,
@@ -23,6 +27,7 @@ CAPS = Caps(
     features=frozenset(["subgroup", "packed_half", "mma"]),
 )
 SPLIT = replace(CAPS, parallel_groups=64)
+COPIES = replace(CAPS, features=CAPS.features | {"warpgroup"})
 
 
 def fragments(match):
@@ -75,11 +80,15 @@ SHAPES = {
 }
 
 
+@pytest.mark.parametrize("caps", [CAPS, COPIES], ids=["registers", "copies"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_shapes(g, run, shape):
+def test_shapes(g, run, shape, caps):
+    """Tiles come through registers, or are copied."""
     g.output(Pools(g, **SHAPES[shape]).attend())
-    match = run(g, CAPS)
-    assert len(fragments(match)) == 1
+    match = run(g, caps)
+    (dispatch,) = fragments(match)
+    copies = sum(op.kind == "shared_copy" for op in dispatch.kernel.body.walk())
+    assert (copies > 0) == (caps is COPIES)
     assert all(np.isfinite(x).all() for x in match.result.outputs.values())
 
 
@@ -91,10 +100,11 @@ def test_halves_of_the_other_kind(g, run):
 
 @pytest.mark.parametrize("warps", [1, 4])
 @pytest.mark.parametrize("tiles", [1, 2])
-@pytest.mark.parametrize("positions", [16, 64])
-def test_schedules(g, run, warps, tiles, positions):
+@pytest.mark.parametrize(("positions", "apart"), [(16, 1), (64, 0)])
+def test_schedules(g, run, warps, tiles, positions, apart):
     g.output(Pools(g, tokens=45, span=100).attend())
-    (dispatch,) = fragments(run(g, replace(CAPS, pick=picked(warps=warps, tiles=tiles, positions=positions))))
+    pick = picked(warps=warps, tiles=tiles, positions=positions, apart=apart)
+    (dispatch,) = fragments(run(g, replace(CAPS, pick=pick)))
     assert (dispatch.schedule["warps"], dispatch.schedule["tiles"]) == (warps, tiles)
     assert dispatch.groups == (-(-90 // (16 * warps * tiles)), 2, 1)
 
@@ -136,7 +146,8 @@ def test_what_families_do_to_scores(g, run):
     assert len(fragments(run(g, CAPS))) == 2
 
 
-def test_paged_pools(g, run):
+@pytest.mark.parametrize("caps", [CAPS, COPIES], ids=["registers", "copies"])
+def test_paged_pools(g, run, caps):
     a = Pools(g, rows=2, tokens=18, span=96)
     blocks = g.rng.permutation(2 * 96 // 8).reshape(2, 12).astype(np.int32)
     wide = p.broadcast(p.reshape(g.slot(blocks, I32), (2, 12, 1)), (2, 12, 8))
@@ -147,7 +158,7 @@ def test_paged_pools(g, run):
         lain[blocks.ravel()] = pool.reshape(24, 8, *pool.shape[2:])
         kv.append(p.gather(g.slot(held(lain.reshape(192, *pool.shape[2:]), BF16), BF16), places))
     g.output(a.attend(kv=kv))
-    match = run(g, CAPS)
+    match = run(g, caps)
     assert len(fragments(match)) == 1
     assert all(np.isfinite(x).all() for x in match.result.outputs.values())
 
@@ -193,14 +204,15 @@ def pick(rows=8192, batches=8, span=2048, depth=128, columns=128, half=BF16, cap
 
 def test_the_heuristic():
     prefill = pick()
-    assert (prefill.rows, prefill.splits) == (64, 1)
+    assert (prefill.rows, prefill.positions, prefill.apart, prefill.splits) == (64, 32, True, 1)
+    assert pick(depth=64, columns=64).positions == 64
     assert pick(rows=20).warps == 2 and pick(rows=16).warps == 1
     few = pick(rows=64, span=4096, caps=SPLIT)
     assert few.splits == 64 // 8
     assert pick(rows=64, span=4096, caps=SPLIT, splits=False).splits == 1
     assert pick(rows=15) is None and pick(half=None) is None
     assert pick(caps=replace(CAPS, features=CAPS.features - {"mma"})) is None
-    assert pick(caps=replace(CAPS, max_shared_bytes=16 << 10)).positions < prefill.positions
+    assert pick(caps=replace(CAPS, max_shared_bytes=28 << 10)).positions < prefill.positions
     assert pick(caps=replace(CAPS, max_shared_bytes=4 << 10)) is None
 
 
@@ -211,6 +223,24 @@ def test_lines_of_shared_memory_meet_every_bank_once(depth):
     keys = [(g * made.key_pitch + 4 * t + w) % 32 for g in range(2) for t in range(4) for w in range(4)]
     values = [(2 * t * made.value_pitch + 4 * g + w) % 32 for g in range(2) for t in range(4) for w in range(4)]
     assert sorted(keys) == sorted(values) == list(range(32))
+
+
+def test_powers_of_weights(rng):
+    """Within one unit in the last place, denormals too; a score that is no number stays none."""
+    count, group = 1 << 12, 64
+    b = KernelBuilder("powers", group)
+    x, y = b.buffer("x", F32, Access.READ), b.buffer("y", F32, Access.READ_WRITE)
+    i = b.group_id() * group + b.thread_id()
+    y[i] = weight_power(x[i])
+    given = (-np.exp2(rng.uniform(-30, 7, count))).astype(np.float32)
+    given[:6] = [0.0, -0.0, -104.0, -103.9, -3e38, -np.inf]
+    given[6] = np.nan
+    result = np.zeros(count, np.float32)
+    assert not run_kernel(b.finish(), [given, result], (count // group, 1, 1))
+    exact = np.exp(given.astype(np.float64))
+    step = np.spacing(exact.astype(np.float32)).astype(np.float64)
+    assert np.isnan(result[6]) and (np.abs(result - exact) <= step)[np.arange(count) != 6].all()
+    assert result[:2].tolist() == [1.0, 1.0] and result[[2, 4, 5]].tolist() == [0.0] * 3 and result[3] > 0.0
 
 
 def test_picks():

@@ -166,10 +166,29 @@ _AND_OR = "0xEA"
 """The table of (a and b) or c."""
 
 
+_HALVES = {("and", 0xFFFF, "shl", 16): "0x5410", ("shr", 16, "and", 0xFFFF0000): "0x7632"}
+"""How a half of each of two words becomes a word, and the bytes that it takes."""
+
+
+def _halves(e: Emitter, op: Op) -> str | None:
+    """A word of the low, or of the high, halves of two as one instruction; None for any other."""
+    if op.result.dtype is not U32 or op.result.type.width != 1:
+        return None
+    for (low, first, high, second), selected in _HALVES.items():
+        parts = [e.maker(value, kind) for value, kind in zip(op.operands, (low, high), strict=True)]
+        if all(p is not None and e.constant(p.operands[1]) == n for p, n in zip(parts, (first, second), strict=True)):
+            words = (e.held(U32, e.scalar(part.operands[0])) for part in parts if part is not None)
+            return e.result("b32", f"prmt.b32 {{}}, {', '.join(words)}, {selected}")
+    return None
+
+
 @RULES.rule("or")
 def _or(e: Emitter, op: Op) -> None:
     """(a and mask) or bits is one instruction: it takes one literal, so the other constant waits in a register."""
     left, right = op.operands
+    if (permuted := _halves(e, op)) is not None:
+        e.alias(op.result, (permuted,))
+        return
     masked, bits = e.maker(left, "and"), e.constant(right) if right.dtype is not BOOL else None
     mask = None if masked is None or bits is None else e.constant(masked.operands[1])
     if masked is None or bits is None or mask is None or e.uses[left] != 1:

@@ -19,6 +19,7 @@ TRIED: Mapping[str, Mapping[str, tuple[int, ...]]] = {
         "warps": WARPS,
         "tiles": TILES,
         "positions": POSITIONS,
+        "apart": (0, 1),
     },
     "contraction": {
         "fragments": (0,),
@@ -33,7 +34,7 @@ TRIED: Mapping[str, Mapping[str, tuple[int, ...]]] = {
 """Values of each tunable, by the first word of a region key; projections are contractions."""
 
 
-OF_FRAGMENTS = frozenset({"fragments", "warps", "tiles", "positions", "splits"})
+OF_FRAGMENTS = frozenset({"fragments", "warps", "tiles", "positions", "apart", "splits"})
 """Tunables of what matrix fragments multiply; the splits of an attention are those of its other kernels as well."""
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from poot_executor.compile.schedule import SPLITS_MOST
 from poot_executor.compile.target import Caps
 from poot_executor.dtype import DType
+from poot_executor.kernel.warpgroups import FEATURE as COPIES
 
 ROWS, COLUMNS, DEPTH = 16, 8, 16
 """Rows, columns and depth of a product of fragments."""
@@ -27,15 +28,20 @@ POSITIONS = (16, 32, 64, 128)
 WARPS_MOST, POSITIONS_MOST = 4, 64
 """What they are unless measured otherwise: a warp's sums, scores and queries fit its registers, three groups of them a
 multiprocessor."""
-REGISTER_WORDS = 112
-"""Words of a lane for queries, scores and sums, beside which a tile on its way and indices have room."""
+REGISTER_WORDS = 80
+"""Words of a lane for queries, scores and sums, beside which there is room for what is on its way from memory, so that
+three groups share a multiprocessor."""
+DEPTH_HELD = 64
+"""Columns of queries that a lane holds in registers."""
 BANKS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class FragmentAttention:
     """`warps` subgroups a group, each with `tiles` fragments of rows; `positions` of a tile of K and V; `splits` groups
-    share the positions of a row. Queries have `depth` columns and values `columns`, as `half`."""
+    share the positions of a row. Queries have `depth` columns and values `columns`, as `half`. `copies` says that
+    tiles are copied asynchronously, where they are stored as halves, `apart` that queries are in shared memory and not
+    in registers."""
 
     warps: int
     tiles: int
@@ -44,6 +50,8 @@ class FragmentAttention:
     depth: int
     columns: int
     half: DType
+    copies: bool = False
+    apart: bool = False
 
     @property
     def threads(self) -> int:
@@ -71,13 +79,15 @@ class FragmentAttention:
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory for a tile, and for the group's reductions."""
-        return 4 * (self.positions * (self.key_pitch + self.value_pitch) + 4 * self.warps)
+        """Shared memory for a tile, for queries that are apart, and for the group's reductions."""
+        queries = self.rows * self.depth // 2 if self.apart else 0
+        return 4 * (self.positions * (self.key_pitch + self.value_pitch) + queries + 4 * self.warps)
 
     @property
     def register_words(self) -> int:
         """Words that a lane has of queries, scores and sums."""
-        return self.tiles * (self.depth // 4 + self.positions // 2 + self.columns // 2)
+        queries = 0 if self.apart else self.depth // 4
+        return self.tiles * (queries + self.positions // 2 + self.columns // 2)
 
     def describe(self) -> dict[str, Any]:
         """The tunables by name, for `explain`."""
@@ -95,6 +105,7 @@ def fragment_attention(
         return None
     warps = caps.picked("warps") or next((w for w in WARPS if w * ROWS >= rows and w <= WARPS_MOST), WARPS_MOST)
     tiles = caps.picked("tiles") or 1
+    apart = bool(depth > DEPTH_HELD if caps.picked("apart") is None else caps.picked("apart"))
     least = -(-span // POSITIONS[0]) * POSITIONS[0]
     picked = caps.picked("positions")
     shapes = [p for p in reversed(POSITIONS) if p <= POSITIONS_MOST and p <= least] if picked is None else [picked]
@@ -103,8 +114,11 @@ def fragment_attention(
         turns = -(-span // positions)
         shared = min(caps.parallel_groups // groups, turns // caps.split_tiles, SPLITS_MOST, caps.max_groups[2])
         count = min(caps.picked("splits") or max(1, shared), turns) if splits else 1
-        made = FragmentAttention(warps, tiles, positions, count, depth, columns, half)
-        fits = made.shared_bytes <= caps.max_shared_bytes and made.threads <= caps.max_group_size
+        made = FragmentAttention(
+            warps, tiles, positions, count, depth, columns, half, COPIES in caps.features, apart=apart
+        )
+        most = caps.max_shared_bytes if picked is None else caps.most_shared_bytes
+        fits = made.shared_bytes <= most and made.threads <= caps.max_group_size
         if fits and (picked is not None or made.register_words <= REGISTER_WORDS):
             return made
     return None

@@ -58,7 +58,7 @@ def legal(key: str, pick: Pick, caps: Caps) -> str | None:
             "unroll": (1, 2, 4, 8, 16),
         }
         if "mma" in caps.features:
-            ranges |= {"fragments": (0,), "warps": WARPS, "tiles": TILES, "positions": POSITIONS}
+            ranges |= {"fragments": (0,), "warps": WARPS, "tiles": TILES, "positions": POSITIONS, "apart": (0, 1)}
     elif kind in ("contraction", "projection"):
         lanes = [width << n for n in range(6) if width << n <= threads] if shares_rows(caps) else [1]
         ranges |= {"lanes": lanes, "rows": range(1, ROWS_MOST + 1), "tile": range(1, 17), "fragments": (0,)}

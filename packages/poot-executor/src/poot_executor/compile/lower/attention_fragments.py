@@ -11,10 +11,11 @@ from __future__ import annotations
 from poot_executor.compile.indexing import Index, unravel
 from poot_executor.compile.lower.attention_combine import Partials, share_of, unseen_weight
 from poot_executor.compile.lower.attention_rows import LOWEST, AttentionRows
-from poot_executor.compile.lower.attention_stages import Stage, columns_together
+from poot_executor.compile.lower.attention_stages import Queries, Stage, Staged, columns_together
 from poot_executor.compile.lower.attention_visible import Visible, VisibleRows
 from poot_executor.compile.lower.draft import Frame
-from poot_executor.compile.lower.half_words import half_of, half_words, pack_pair
+from poot_executor.compile.lower.half_words import EIGHT, half_of, half_words, pack_pair
+from poot_executor.compile.lower.weight_power import weight_power
 from poot_executor.compile.mask_bounds import MaskBounds
 from poot_executor.compile.region import Attention
 from poot_executor.compile.schedule_attention import COLUMNS, DEPTH, PAIR, ROWS, FragmentAttention
@@ -88,18 +89,17 @@ class FragmentAttentionKernel(AttentionRows):
         if step > 1:
             low = low + (b.group_id(2) + step - low % step) % step
         keys, values = self._stages()
-        ahead = keys.wait(keys.fetch(low * each))
+        keys.begin(low * each)
         with b.range(low, high, step, name="tile") as tile:
             first = tile * each
-            keys.put([v.get() for v in ahead])
+            keys.land(first)
             b.barrier()
-            waiting = values.fetch(first)
+            values.begin(first)
             products = self._products(queries, keys)
             weights = [self._weights(r, products[r], first, seen) for r in range(schedule.tiles)]
-            values.put(waiting)
-            for variable, words in zip(ahead, keys.fetch(first + each * step), strict=True):
-                variable.set(words)
+            values.land(first)
             b.barrier()
+            keys.begin(first + each * step)
             self._add(weights, values)
 
     def _declare(self) -> None:
@@ -112,56 +112,55 @@ class FragmentAttentionKernel(AttentionRows):
         )
         self.ends = [[self.visible.ends(row) for row in rows] for rows in self.row] if self.visible.whole else []
 
-    def _queries(self) -> list[list[tuple[list[Handle], list[Handle]]]]:
-        """By fragment of rows and pair of products, the words of the lane's two rows."""
-        value = self.attention.scores.inputs[0]
+    def _queries(self) -> Queries:
+        value, axis = self.attention.scores.inputs[0], len(self.batch) + 1
 
         def words(row: Handle, pair: int) -> list[Handle]:
-            column = self.lane * 8 + pair * PAIR
-            return half_words(self.frame, value, (*self.batch, row, column), len(self.batch) + 1, self.half)
+            column = self.lane * EIGHT + pair * PAIR
+            return half_words(self.frame, value, (*self.batch, row, column), axis, self.half)
 
-        return [
-            [(words(upper, pair), words(lower, pair)) for pair in range(self.depth // PAIR)]
-            for upper, lower in self.row
-        ]
+        factors: list[list[Handle]] = []
+        for rows in self.row:
+            pairs = [[words(row, pair) for row in rows] for pair in range(self.depth // PAIR)]
+            made = [(u[k], v[k], u[k + 1], v[k + 1]) for u, v in pairs for k in (0, 2)]
+            factors.append([self.b.vector(*four) for four in made])
+        return Queries(self.b, factors, self.schedule.threads, apart=self.schedule.apart)
 
     def _stages(self) -> tuple[Stage, Stage]:
-        schedule, attention = self.schedule, self.attention
+        schedule, attention, batch, axes = self.schedule, self.attention, self.batch, len(self.batch)
+        key, value = attention.scores.inputs[1], attention.out.inputs[1]
+        keys = Staged(key, axes, lambda line, column: (*batch, column, self._place(line)))
+        values = Staged(value, axes + 1, lambda line, column: (*batch, self._place(line), column))
 
-        def key(first: Handle, line: Handle, column: Handle) -> list[Handle]:
-            index = (*self.batch, column, self._place(first, line))
-            return half_words(self.frame, attention.scores.inputs[1], index, len(self.batch), self.half)
+        def stage(name: str, staged: Staged, columns: int, pitch: int) -> Stage:
+            lines, threads, copies = schedule.positions, schedule.threads, schedule.copies
+            return Stage(self.frame, name, staged, self.half, lines, columns // EIGHT, pitch, threads, copies=copies)
 
-        def value(first: Handle, line: Handle, column: Handle) -> list[Handle]:
-            index = (*self.batch, self._place(first, line), column)
-            return half_words(self.frame, attention.out.inputs[1], index, len(self.batch) + 1, self.half)
-
-        lines, threads = schedule.positions, schedule.threads
         return (
-            Stage(self.frame, "keys", lines, self.depth // 2, schedule.key_pitch, threads, key),
-            Stage(self.frame, "values", lines, self.columns // 2, schedule.value_pitch, threads, value),
+            stage("keys", keys, self.depth, schedule.key_pitch),
+            stage("values", values, self.columns, schedule.value_pitch),
         )
 
-    def _place(self, first: Handle, line: Handle) -> Handle:
-        """A position of a tile; beyond the span the last one, which nobody sees."""
-        return self.b.min(first + line, self.span - 1)
+    def _place(self, line: Handle) -> Handle:
+        """A position; beyond the span the last one, which nobody sees."""
+        return self.b.min(line, self.span - 1)
 
     # Scores
 
-    def _products(self, queries: list[list[tuple[list[Handle], list[Handle]]]], keys: Stage) -> list[list[Handle]]:
+    def _products(self, queries: Queries, keys: Stage) -> list[list[Handle]]:
         """q · k by fragment of rows and eight positions."""
         b, schedule = self.b, self.schedule
+        mine = keys.key_place(self.group_lane, self.lane)
         zero = b.vector(*(b.const(0.0, DType.F32) for _ in range(4)))
         found = [[zero] * (schedule.positions // COLUMNS) for _ in range(schedule.tiles)]
-        for n in range(schedule.positions // COLUMNS):
-            line = self.group_lane + n * COLUMNS
-            for pair in range(self.depth // PAIR):
-                words = keys.key_words(line, pair, self.lane)
-                for r in range(schedule.tiles):
-                    upper, lower = queries[r][pair]
-                    for k in (0, 2):
-                        a = b.vector(upper[k], lower[k], upper[k + 1], lower[k + 1])
-                        found[r][n] = b.mma(a, b.vector(words[k], words[k + 1]), found[r][n], self.half)
+        for pair in range(self.depth // PAIR):
+            factors = [[queries.factor(r, 2 * pair + k) for k in (0, 1)] for r in range(schedule.tiles)]
+            for n in range(schedule.positions // COLUMNS):
+                words = keys.key_words(mine, n * COLUMNS, pair)
+                for k in (0, 1):
+                    factor = b.vector(words[2 * k], words[2 * k + 1])
+                    for r, left in enumerate(factors):
+                        found[r][n] = b.mma(left[k], factor, found[r][n], self.half)
         return found
 
     def _weights(self, r: int, products: list[Handle], first: Handle, seen: Visible) -> list[list[Handle]]:
@@ -175,8 +174,8 @@ class FragmentAttentionKernel(AttentionRows):
             for other in exponents[h][1:]:
                 top = b.max(top, other)
             top = b.max(self.greatest[r][h].get(), self._of_row(top, maximum=True))
-            scale = b.exp(self.greatest[r][h].get() - top)
-            weights = [b.exp(x - top) for x in exponents[h]]
+            scale = weight_power(self.greatest[r][h].get() - top)
+            weights = [weight_power(x - top) for x in exponents[h]]
             total = self.total[r][h].get() * scale
             for weight in weights:
                 total = total + weight  # The graph divides by the sum of what is not rounded yet.
@@ -238,12 +237,11 @@ class FragmentAttentionKernel(AttentionRows):
 
     def _add(self, weights: list[list[list[Handle]]], values: Stage) -> None:
         """weights · values to the sums. A lane's sums of a piece are of neighbouring columns: see `_own`."""
-        b = self.b
+        b, pieces = self.b, self._pieces()
+        mine = [values.value_place(self.lane, self.group_lane * count) for _, count in pieces]
         for j in range(self.schedule.positions // DEPTH):
-            line = self.lane * 2 + j * DEPTH
-            for start, count in self._pieces():
-                word = self.group_lane * count + start // 2
-                lines = [values.value_words(line + more, word, count) for more in (0, 1, 8, 9)]
+            for place, (start, count) in zip(mine, pieces, strict=True):
+                lines = [values.value_words(place, j * DEPTH + more, start // 2, count) for more in (0, 1, 8, 9)]
                 for i in range(count):
                     pairs = [columns_together(lines[k][i], lines[k + 1][i]) for k in (0, 2)]
                     for odd in (0, 1):

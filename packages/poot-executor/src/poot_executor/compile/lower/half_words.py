@@ -6,12 +6,15 @@ that eight neighbours share, and widening casts, they are words of a buffer. Any
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from math import copysign
 
 from poot_executor.compile.indexing import Index, linear
 from poot_executor.compile.lower.draft import Frame
 from poot_executor.dtype import DType
 from poot_executor.graph.graph import Equation, Graph, Value
+from poot_executor.kernel.buffers import BufferRef
 from poot_executor.kernel.handle import Handle
 
 HALVES = (DType.BF16, DType.F16)
@@ -42,9 +45,14 @@ def half_words(frame: Frame, value: Value, index: Index, axis: int, half: DType)
 
     The index along the axis is a multiple of eight, as is the extent.
     """
-    found = _stored(frame, value, index, axis, half)
+    found = stored_halves(frame, value, index, axis, half)
     if found is not None:
-        return found
+        loaded = found.buffer.load_words(found.word, WORDS)
+        words = [loaded[i] for i in range(WORDS)]
+        if found.condition is None:
+            return words
+        holds = found.condition()
+        return [frame.b.select(holds, word, 0) for word in words]
     elements: list[Handle] = []
     for start in range(0, EIGHT, 4):
         vector = frame.emission.vector(value, (*index[:axis], index[axis] + start, *index[axis + 1 :]), axis)
@@ -58,47 +66,58 @@ def pack_pair(low: Handle, high: Handle, half: DType) -> Handle:
     return b.pack_bf16(low, high) if half is DType.BF16 else b.pack_half2(low, high)
 
 
-def _twice(x: Handle, half: DType) -> Handle:
-    """A word with one element twice."""
-    zero = x.constant == 0.0 and copysign(1.0, x.constant) > 0
-    return x.builder.const(0, DType.U32) if zero else pack_pair(x, x, half)
+@dataclass(frozen=True, slots=True)
+class StoredHalves:
+    """Where eight halves lie: four words of a buffer from `word` on, which count where `condition` holds (None:
+    always) and are zero elsewhere."""
+
+    buffer: BufferRef
+    word: Handle
+    condition: Callable[[], Handle] | None
 
 
-def _stored(frame: Frame, value: Value, index: Index, axis: int, half: DType) -> list[Handle] | None:
-    """The words as they lie in a buffer; None where they lie in none."""
-    scene, b = frame.scene, frame.b
-    if value in frame.emission.supplied:
-        return None
-    if value.dtype is half and value.shape[axis] == 1:
-        return [_twice(frame.element(value, index), half)] * WORDS
-    if scene.splat(value) is not None:
+def stored_halves(frame: Frame, value: Value, index: Index, axis: int, half: DType) -> StoredHalves | None:
+    """Where `half_words` lie side by side; None where they are computed, or lie in several places."""
+    scene = frame.scene
+    if value in frame.emission.supplied or scene.splat(value) is not None:
         return None
     if value in scene.stored:
         inner = all(extent == 1 for extent in value.shape[axis + 1 :])
         if value.dtype is not half or value in scene.layouts or not inner or value.shape[axis] % EIGHT:
             return None
-        words = frame.buffers[value][0].load_words(linear(b, index, value.shape) // 2, WORDS)
-        return [words[i] for i in range(WORDS)]
+        return StoredHalves(frame.buffers[value][0], linear(frame.b, index, value.shape) // 2, None)
     equation = scene.graph.equation(value)
     assert equation is not None
     if equation.op == "cast":
         widened = value.dtype is DType.F32 and equation.inputs[0].dtype is half
-        return _stored(frame, equation.inputs[0], index, axis, half) if widened else None
+        return stored_halves(frame, equation.inputs[0], index, axis, half) if widened else None
     if equation.op == "select":
         return _selected(frame, equation, index, axis, half)
+    if equation.op == "broadcast" and equation.inputs[0].shape[axis] == 1:
+        return None
     if equation.op == "reshape" and equation.inputs[0].shape[-1:] != value.shape[-1:] and axis == len(value.shape) - 1:
         return None  # Eight neighbours may lie in two rows.
     found = frame.emission.moved(equation, index, axis) if equation.op in MOVED else None
-    return None if found is None else _stored(frame, *found, half)
+    return None if found is None else stored_halves(frame, *found, half)
 
 
-def _selected(frame: Frame, select: Equation, index: Index, axis: int, half: DType) -> list[Handle] | None:
-    """A choice that is the same for all eight."""
+def _selected(frame: Frame, select: Equation, index: Index, axis: int, half: DType) -> StoredHalves | None:
+    """A choice between what is stored and zero that is the same for all eight."""
     condition = frame.scene.graph.equation(select.inputs[0])
     if condition is None or condition.op != "broadcast" or condition.inputs[0].shape[axis] != 1:
         return None
-    one, other = (_stored(frame, v, index, axis, half) for v in select.inputs[1:])
-    if one is None or other is None:
+    if not _is_zero(frame, select.inputs[2]):
         return None
-    which = frame.element(select.inputs[0], index)
-    return [frame.b.select(which, x, y) for x, y in zip(one, other, strict=True)]
+    found = stored_halves(frame, select.inputs[1], index, axis, half)
+    if found is None or found.condition is not None:
+        return None
+    return replace(found, condition=lambda: frame.element(select.inputs[0], index))
+
+
+def _is_zero(frame: Frame, value: Value) -> bool:
+    """Is an expression 0 everywhere, with its sign plus?"""
+    number = frame.scene.splat(value)
+    if number is not None:
+        return number == 0 and copysign(1.0, number) > 0
+    equation = frame.scene.graph.equation(value)
+    return equation is not None and equation.op in MOVED | {"cast"} and _is_zero(frame, equation.inputs[0])
