@@ -9,8 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from poot_eval.conformance.regions import ContractionRegions
+from poot_eval.device import ReferenceDevice
 from poot_executor.compile import Program, Target, compile
 from poot_executor.dtype import DType
 from poot_executor.errors import DeviceLost
@@ -198,3 +201,10 @@ def test_a_driver_that_is_lost_meanwhile_is_reported(simulated: Any, open_simula
 def test_only_the_architecture_that_has_them() -> None:
     assert warpgroup_architecture((9, 0)) is SM_90A
     assert warpgroup_architecture((8, 0)) is None and warpgroup_architecture((10, 0)) is None
+
+
+@pytest.mark.parametrize("rows", [17, 33])
+def test_contractions_of_the_contract(rng: np.random.Generator, rows: int) -> None:
+    """Activations that are stored as halves before belong to the contraction behind them."""
+    with ReferenceDevice(CAPS) as reference:
+        ContractionRegions().test_contraction(reference, rng, "bf16", rows)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import sqrt
 
 import numpy as np
 import pytest
 
 from poot_executor.compile import Caps
+from poot_executor.compile.schedule import attention_schedule
 from poot_executor.dtype import BF16, F16, F32, I32
 from poot_executor.graph import functional as f
 from poot_executor.graph import primitives as p
@@ -424,3 +426,11 @@ def test_few_bindings(g, run, bindings):
         check_declined(run, g, "it reads and writes 5 buffers, the target binds fewer", caps)
     else:
         assert run(g, caps).regions == ("attention",) * (2 if bindings == 8 else 1)
+
+
+@pytest.mark.parametrize(("tiles", "splits"), [(1, 1), (4, 1), (5, 2), (8, 4), (64, 32)])
+def test_few_tiles_are_walked_by_one_group(tiles: int, splits: int) -> None:
+    """A second dispatch pays from more than `whole_tiles` on; then each group has `split_tiles` of them."""
+    caps = replace(SPLIT, split_tiles=2, whole_tiles=4)
+    schedule = attention_schedule(1, 1, tiles * caps.group_threads, 8, 8, caps)
+    assert schedule is not None and schedule.splits == splits

@@ -157,7 +157,8 @@ def attention_schedule(
 
     def split(queries: int) -> tuple[int, int]:
         groups = -(-rows // queries) * batches
-        splits = max(1, min(caps.parallel_groups // groups, tiles // caps.split_tiles, SPLITS_MOST, caps.max_groups[2]))
+        shares = 1 if tiles <= caps.whole_tiles else tiles // caps.split_tiles
+        splits = max(1, min(caps.parallel_groups // groups, shares, SPLITS_MOST, caps.max_groups[2]))
         return groups, min(caps.picked("splits") or splits, tiles)
 
     if caps.picked("queries") is None:
