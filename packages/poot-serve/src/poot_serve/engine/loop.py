@@ -147,7 +147,7 @@ class Loop:
         self._begin(job)
 
     def _begin(self, job: Job) -> None:
-        """Hand a request's answers to the scheduler, which has one of them read the prompt where the others share it."""
+        """Hand a request's answers to the scheduler, which has one of them read the prompt where others share it."""
         message = job.message
         self._jobs[message.id] = job
         try:
