@@ -78,7 +78,7 @@ def _by_fragments(scene: Scene, region: Region, caps: Caps, schedule: FragmentAt
         bounds = _bounds_in(scene, attention)
     frame = Frame(scene, caps, region.kind, schedule.threads)
     FragmentAttentionKernel(frame, attention, tuple(lead), schedule, bounds).emit(region.root)
-    groups = (-(-rows // schedule.rows), prod(lead), schedule.splits)
+    groups = (prod(lead), -(-rows // schedule.rows), schedule.splits)
     span = attention.out.inputs[1].shape[-2]
     drafts = [frame.draft(groups, frame.nbytes(), **schedule.describe(), span=span)]
     if schedule.splits > 1:

@@ -59,8 +59,9 @@ class FragmentAttentionKernel(AttentionRows):
         self.declare_reads(root, split=split)
         partials = Partials.declare(frame, self.attention, schedule.splits) if split else None
         out = None if split else frame.write(root)
-        self.batch: Index = unravel(b, b.group_id(1), self.lead) if self.lead else ()
-        first = b.group_id(0) * schedule.rows
+        self.batch: Index = unravel(b, b.group_id(0), self.lead) if self.lead else ()
+        # The last rows, which see most under a causal mask, first: what ends last is little.
+        first = (-(-self.rows // schedule.rows) - 1 - b.group_id(1)) * schedule.rows
         self.visible = VisibleRows(self, self._bounds, self.batch, first, schedule.rows, schedule.threads)
         places = [
             b.subgroup_id() * (schedule.tiles * ROWS) + (r * ROWS + self.group_lane) for r in range(schedule.tiles)
