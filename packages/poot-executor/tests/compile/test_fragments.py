@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from poot_eval.conformance.crossed import crossed
 from poot_executor.compile import Caps
 from poot_executor.dtype import BF16, F16, F32
 from poot_executor.formats import FORMATS
@@ -24,8 +25,7 @@ def fragments(match):
     return [d for d in match.program.dispatches if "slices" in d.schedule]
 
 
-@pytest.mark.parametrize("tokens", [1, 2, 3, 8, 17, 70])
-@pytest.mark.parametrize("format", ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0"])
+@pytest.mark.parametrize(("format", "tokens"), crossed(["q4_0", "q4_1", "q5_0", "q5_1", "q8_0"], [1, 2, 3, 8, 17, 70]))
 def test_packed_weights_times_f32_activations(g, run, format, tokens):
     rows = 40 if tokens < 17 else 136
     x = g.floats(tokens, 256)
@@ -88,8 +88,7 @@ def test_what_fragments_do_not_take_goes_on_as_before(g, run):
     assert not fragments(run(g, CAPS))
 
 
-@pytest.mark.parametrize("tokens", [20, 70])
-@pytest.mark.parametrize("format", ["q4_0", "q5_1", "q8_0", "bf16"])
+@pytest.mark.parametrize(("format", "tokens"), crossed(["q4_0", "q5_1", "q8_0", "bf16"], [20, 70]))
 def test_stored_halves_are_staged_as_they_are(g, run, format, tokens):
     # Two contractions apart read what a norm made, so that it is stored, rounded.
     x = p.cast(f.rms_norm(g.floats(tokens, 128), g.floats(128), 1e-5), BF16)

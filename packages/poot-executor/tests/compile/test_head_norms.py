@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from poot_eval.conformance.crossed import crossed
 from poot_executor.compile import Caps
 from poot_executor.dtype import BF16, F32, I32
 from poot_executor.formats import FORMATS
@@ -61,9 +62,7 @@ def by_the_greatest(g, x):
     return x / (most + 1.0)
 
 
-@pytest.mark.parametrize("caps", CAPS)
-@pytest.mark.parametrize("tokens", [1, 3, 9])
-@pytest.mark.parametrize("norm", [rms, layer, by_the_greatest], ids=lambda n: n.__name__)
+@pytest.mark.parametrize(("norm", "tokens", "caps"), crossed([rms, layer, by_the_greatest], [1, 3, 9], CAPS))
 def test_a_layers_projection_norms_its_heads(g, run, caps, tokens, norm):
     """Q and K normed, rotated and K written, V written as it is: one dispatch, its own norm first."""
     h, turn = normed(g, tokens), table(g, tokens, 8)
@@ -78,8 +77,7 @@ def test_a_layers_projection_norms_its_heads(g, run, caps, tokens, norm):
     assert match.program.declines == ()
 
 
-@pytest.mark.parametrize("caps", CAPS)
-@pytest.mark.parametrize("name", ["f32", "bf16", "q4_0", "q4_1", "q5_1"])
+@pytest.mark.parametrize(("name", "caps"), crossed(["f32", "bf16", "q4_0", "q4_1", "q5_1"], CAPS))
 def test_narrow_pools_of_every_kind_of_weight(g, run, caps, name):
     h = normed(g, 3)
     written(g, "k", f.rope(rms(g, heads_of(g, h, 2, 16, name=name)), *table(g, 3, 8)), BF16)

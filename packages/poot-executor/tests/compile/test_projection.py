@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from poot_eval.conformance.crossed import crossed
 from poot_eval.conformance.matching import assert_device_matches
 from poot_eval.device import ReferenceDevice
 from poot_executor.compile import Caps, Target, compile
@@ -105,8 +106,7 @@ class Layer:
         return assert_device_matches(ReferenceDevice(caps), graph, inputs)
 
 
-@pytest.mark.parametrize("caps", CAPS)
-@pytest.mark.parametrize("tokens", [1, 3, 9])
+@pytest.mark.parametrize(("tokens", "caps"), crossed([1, 3, 9], CAPS))
 def test_a_layers_projections_are_two_dispatches(rng, caps, tokens):
     match = Layer(tokens, "q4_1").run(rng, CAPS[caps])
     assert match.regions == ("projection", "projection"), (match.regions, match.program.declines)
@@ -117,8 +117,7 @@ def test_a_layers_projections_are_two_dispatches(rng, caps, tokens):
     assert mlp.schedule["prologue"]
 
 
-@pytest.mark.parametrize("caps", CAPS)
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(("format", "caps"), crossed(FORMATS, CAPS))
 def test_every_format(rng, caps, format):
     assert Layer(2, format).run(rng, CAPS[caps]).regions == ("projection", "projection")
 
@@ -129,8 +128,7 @@ def test_rotation_of_halves(rng, caps):
     assert match.regions == ("projection", "projection")
 
 
-@pytest.mark.parametrize("caps", CAPS)
-@pytest.mark.parametrize("interleaved", [True, False])
+@pytest.mark.parametrize(("interleaved", "caps"), crossed([True, False], CAPS))
 def test_narrow_kv_is_written_in_whole_words(rng, caps, interleaved):
     match = Layer(5, "q4_0", kv_dtype=BF16, interleaved=interleaved).run(rng, CAPS[caps])
     assert match.regions.count("projection") >= 2
