@@ -27,7 +27,7 @@ _SPEC.loader.exec_module(bert)
 TEXTS = ["the cat sat on the mat", "Unlikely, dogs!", "", "中 cats", "the the the the the the the", "cat"]
 
 
-@pytest.fixture(scope="module", params=["reference", "vulkan"])
+@pytest.fixture(scope="module", params=["reference", pytest.param("vulkan", marks=pytest.mark.device("vulkan"))])
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     device = open_or_skip(request.param)
     made = Engine(device)

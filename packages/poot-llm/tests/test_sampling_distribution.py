@@ -37,7 +37,9 @@ ROW = np.array([2.0, 1.5, 1.25, 1.0, 0.5, 0.0, 0.0, -0.5, -1.0, -2.0, -3.0, -30.
 PROMPT, ANSWER = [1, 5], [0, 0, 4]
 
 
-@pytest.fixture(scope="module", params=["reference", "wgpu", "vulkan"])
+@pytest.fixture(
+    scope="module", params=["reference", *(pytest.param(n, marks=pytest.mark.device(n)) for n in ("wgpu", "vulkan"))]
+)
 def device(request: pytest.FixtureRequest) -> Iterator[Device]:
     opened = open_or_skip(request.param)
     yield opened

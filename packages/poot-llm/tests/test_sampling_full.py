@@ -199,7 +199,9 @@ def test_logprobs_are_read_by_row(rng: np.random.Generator) -> None:
     assert read.logprob == read.top[0][1] == max(logprob for _, logprob in read.top)
 
 
-@pytest.fixture(scope="module", params=["reference", "wgpu", "vulkan"])
+@pytest.fixture(
+    scope="module", params=["reference", *(pytest.param(n, marks=pytest.mark.device(n)) for n in ("wgpu", "vulkan"))]
+)
 def device(request: pytest.FixtureRequest) -> Iterator[Device]:
     opened = open_or_skip(request.param)
     yield opened

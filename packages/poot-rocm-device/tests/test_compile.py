@@ -171,6 +171,7 @@ def places_and_threads(threads: int) -> Kernel:
     return b.finish()
 
 
+@pytest.mark.slow
 @each_architecture
 def test_every_operation_compiles(
     architecture: Architecture, clang: Clang, notes: Callable[..., str], tmp_path: Path
@@ -179,6 +180,7 @@ def test_every_operation_compiles(
     _compiled(kernels, architecture, clang, notes, tmp_path)
 
 
+@pytest.mark.slow
 @each_architecture
 def test_every_kernel_of_the_library_compiles(
     architecture: Architecture, clang: Clang, notes: Callable[..., str], tmp_path: Path, library_kernels: ModuleType
@@ -201,6 +203,7 @@ def tiles(architecture: Architecture, library_kernels: ModuleType) -> list[Kerne
     return [*(fragment_case(shape, architecture.wave).kernel for shape in caps.fragments), *multiplying]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", [a for a in ARCHITECTURES if a.matrix], ids=lambda a: a.name)
 def test_products_of_matrices_compile(
     architecture: Architecture, clang: Clang, notes: Callable[..., str], tmp_path: Path, library_kernels: ModuleType

@@ -33,7 +33,9 @@ f32 = np.float32
 INF = np.inf
 
 
-@pytest.fixture(scope="module", params=["reference", "wgpu", "vulkan"])
+@pytest.fixture(
+    scope="module", params=["reference", *(pytest.param(n, marks=pytest.mark.device(n)) for n in ("wgpu", "vulkan"))]
+)
 def device(request: pytest.FixtureRequest) -> Iterator[Device]:
     opened = open_or_skip(request.param)
     yield opened
@@ -143,6 +145,7 @@ def test_drawn_in_parts_as_whole(device: Device, rng: np.random.Generator, vocab
     assert tokens[0] == tokens[1]
 
 
+@pytest.mark.device("vulkan")
 def test_many_draws_of_one_row(rng: np.random.Generator) -> None:
     """A row drawn with many seeds gives what the rule gives each time, not only the likeliest id."""
     device = open_or_skip("vulkan")

@@ -121,19 +121,19 @@ def _candidates(run, rng, caps, count):
 
 
 @pytest.mark.parametrize("name", CAPS)
-def test_a_pick_is_what_the_kernel_is_made_with(decoder, name):
+def test_a_pick_is_what_the_kernel_is_made_with(compilation, name):
     caps = CAPS[name]
-    compilation = Compilation(decoder(1, 3).graph(), Target("paper", caps), CompileOptions())
-    plain = compilation.program(Schedules())
+    _, shared = compilation(caps, False)
+    plain = shared.program(Schedules())
     key = next(k for k in keys_of(plain) if k.startswith("attention"))
-    made = keys_of(compilation.program(Schedules.of({key: {"queries": 2, "unroll": 8, "threads": 128}})))[key]
+    made = keys_of(shared.program(Schedules.of({key: {"queries": 2, "unroll": 8, "threads": 128}})))[key]
     assert (made["queries"], made["unroll"], made["threads"]) == (2, 8, 128)
     key = next(k for k in keys_of(plain) if k.startswith(("projection", "contraction")))
-    made = keys_of(compilation.program(Schedules.of({key: {"tile": 2, "threads": 128}})))[key]
+    made = keys_of(shared.program(Schedules.of({key: {"tile": 2, "threads": 128}})))[key]
     assert (made["tile"], made["threads"]) == (2, 128)
     # What was chosen for one region leaves the others alone.
     assert [d.kernel.digest() for d in plain.dispatches] == [
-        d.kernel.digest() for d in compilation.program(Schedules()).dispatches
+        d.kernel.digest() for d in shared.program(Schedules()).dispatches
     ]
 
 
@@ -189,15 +189,14 @@ ILLEGAL = [
 
 
 @pytest.mark.parametrize(("key", "pick"), ILLEGAL)
-def test_what_is_not_legal_is_said_and_not_used(decoder, caplog, key, pick):
+def test_what_is_not_legal_is_said_and_not_used(compilation, caplog, key, pick):
     caps = CAPS["lanes"]
     assert legal(key, tuple(pick.items()), caps) is not None
-    graph, target = decoder(1, 1, layers=1).graph(), Target("paper", caps)
-    compilation = Compilation(graph, target, CompileOptions())
+    _, shared = compilation(caps, False)
     with caplog.at_level(logging.WARNING):
-        picked = compilation.program(Schedules.of({key: pick}))
+        picked = shared.program(Schedules.of({key: pick}))
     assert f"the measured schedule of {key} is ignored" in caplog.text
-    plain = compilation.program(Schedules())
+    plain = shared.program(Schedules())
     assert [d.kernel.digest() for d in picked.dispatches] == [d.kernel.digest() for d in plain.dispatches]
 
 
