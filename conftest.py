@@ -90,9 +90,19 @@ def pytest_collection_finish() -> None:
 
 
 def _not_drawn(tests: list[pytest.Item], most: int, seed: str) -> list[pytest.Item]:
-    """What a run leaves out of a file's sweep: its tests that are marked so."""
-    sweep = [item for item in tests if item.get_closest_marker("sweep") is not None]
-    return random.Random(seed).sample(sweep, max(0, len(sweep) - most))
+    """What a run leaves out of a file's sweep: of its tests that are marked so, and before that of each function's that
+    says how many are enough, as `sweep(most=2)` does.
+    """
+    draw = random.Random(seed)
+    functions: defaultdict[tuple[str, int], list[pytest.Item]] = defaultdict(list)
+    for item in tests:
+        if (mark := item.get_closest_marker("sweep")) is not None:
+            functions[item.nodeid.partition("[")[0], mark.kwargs.get("most", len(tests))].append(item)
+    left_out: set[pytest.Item] = set()
+    for (_, enough), items in functions.items():
+        left_out.update(draw.sample(items, max(0, len(items) - enough)))
+    rest = [item for items in functions.values() for item in items if item not in left_out]
+    return [*left_out, *draw.sample(rest, max(0, len(rest) - most))]
 
 
 def _about(item: pytest.Item) -> float:

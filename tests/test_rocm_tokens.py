@@ -67,7 +67,7 @@ def test_a_small_llama_from_machine_code(tmp_path: Path) -> None:
     check_tokens(tmp_path, compared=False, format="q4_1")
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(most=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("format", ["f32", "f16", "q8_0"])
 def test_every_dispatch_leaves_what_its_text_says(format: str, tmp_path: Path) -> None:

@@ -84,6 +84,17 @@ def test_a_fresh_draw_says_its_seed(project: Path) -> None:
     assert len(collected(project, "--sweep", "40")[0]) == 62
 
 
+def test_a_test_says_how_many_of_its_parameters_are_enough(project: Path) -> None:
+    few = SWEEP.replace("mark.sweep", "mark.sweep(most=2)").replace("test_one", "test_few")
+    (project / "test_a.py").write_text(SWEEP.replace("test_other", "test_last") + few)
+    assert len(collected(project, "test_a.py")[0]) == 62
+    for most, fewest, drawn in ((40, 2, 32), (10, 0, 10)):
+        tests, said = collected(project, "test_a.py", "--sweep", str(most))
+        assert fewest <= sum("test_few" in test for test in tests) <= 2
+        assert len(tests) == drawn + 2
+        assert collected(project, "test_a.py", *said.split()) == (tests, said)
+
+
 def test_processes_that_share_a_run_draw_the_same(project: Path) -> None:
     _, report = run(project, "-p", "xdist", "-n", "2", "--sweep", "5")
     assert "12 passed" in report, report

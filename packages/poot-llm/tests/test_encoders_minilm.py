@@ -51,6 +51,7 @@ def test_texts_have_the_recorded_ids(handle: EncoderHandle, recorded: dict[str, 
         assert list(encoder.tokenize(case["text"]).ids) == case["ids"], case["text"]
 
 
+@pytest.mark.sweep(most=1)
 def test_embeddings_are_the_recorded_ones(recorded: dict[str, Any], encoder: Encoder) -> None:
     """Texts of every length in shared passes; cosines at least 0.9999, and elements within 1e-4."""
     expected = np.frombuffer(base64.b64decode(recorded["embeddings"]), "<f4").reshape(recorded["shape"])

@@ -42,7 +42,8 @@ def handle() -> ModelHandle:
         pytest.skip(str(missing))
 
 
-@pytest.mark.parametrize("name", ["english-fact", pytest.param("chat-chinese", marks=pytest.mark.sweep)])
+@pytest.mark.sweep(most=1)
+@pytest.mark.parametrize("name", ["english-fact", "chat-chinese"])
 def test_the_trace_gives_the_recorded_tokens(handle: ModelHandle, name: str) -> None:
     """One pass over prompt and answer for the first, a middle and the last token."""
     case = CASES[name]
@@ -74,7 +75,9 @@ def driver(handle: ModelHandle) -> Iterator[Driver]:
 
 
 @pytest.mark.device("wgpu")
-@pytest.mark.parametrize("name", [n if n in ALWAYS else pytest.param(n, marks=pytest.mark.sweep) for n in CASES])
+@pytest.mark.parametrize(
+    "name", [n if n in ALWAYS else pytest.param(n, marks=pytest.mark.sweep(most=2)) for n in CASES]
+)
 def test_a_device_gives_the_recorded_tokens(driver: Driver, name: str) -> None:
     case = CASES[name]
     answer = complete(driver, case["prompt_ids"], SamplingParams(max_tokens=len(case["tokens"]), ignore_eos=True))

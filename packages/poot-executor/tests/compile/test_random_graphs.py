@@ -419,7 +419,7 @@ def test_random_layers_match_the_oracle(case):
     check(case, [ReferenceDevice(caps) for caps in CAPS])
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(most=1)
 @pytest.mark.parametrize("part", range(10))
 @settings(QUICK, max_examples=25)
 @given(case=graphs(most=5, makers=tuple(LAYERS)))
@@ -427,7 +427,7 @@ def test_many_random_layers_match_the_oracle(case, part):
     check(case, [ReferenceDevice(caps) for caps in CAPS])
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(most=2)
 @pytest.mark.parametrize("part", range(30))
 @settings(QUICK, max_examples=50)
 @given(case=graphs(most=16))

@@ -231,7 +231,7 @@ def test_rewritten_graphs_have_the_same_regions(written, name, seed):
     check(written, name, seed, run=seed % 3 == 0)
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(most=2)
 @pytest.mark.parametrize("name", GRAPHS)
 @settings(QUICK, max_examples=60)
 @given(seed=st.integers(0, 2**32 - 1))
