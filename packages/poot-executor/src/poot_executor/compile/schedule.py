@@ -127,13 +127,15 @@ IDLE_SHARE = 4
 @dataclass(frozen=True, slots=True)
 class AttentionSchedule:
     """`threads` a group, `queries` rows a group; `parts` of the threads sum values over positions of their own;
-    `splits` groups share the positions of a row; `unroll` loads of keys and values are on their way at once."""
+    `splits` groups share the positions of a row; `unroll` loads of keys and values are on their way at once; `early`
+    says that those of the first tile are asked for before the queries are there, where the kernel can."""
 
     threads: int
     queries: int
     parts: int
     splits: int
     unroll: int
+    early: bool
 
     def shared_bytes(self, depth: int, columns: int) -> int:
         """Shared memory for queries of `depth`, weights, joined sums of `columns` and the group's reductions: one of
@@ -166,9 +168,11 @@ def attention_schedule(
         most = next((q for q in range(most, 0, -1) if split(q)[0] * split(q)[1] >= busy), 1)
     shapes = [(q, max(1, threads // columns)) for q in range(most, 0, -1)] + [(1, 1)]
     for queries, parts in shapes:
-        _, splits = split(queries)
+        groups, splits = split(queries)
         unroll = caps.picked("unroll") or (16 if shares_rows(caps) else 4)
-        schedule = AttentionSchedule(threads, queries, parts, splits, unroll)
+        # Groups that run at once have registers enough; a great many hide each other's waits.
+        early = shares_rows(caps) and groups * splits <= caps.parallel_groups and caps.picked("early") != 0
+        schedule = AttentionSchedule(threads, queries, parts, splits, unroll, early)
         if schedule.shared_bytes(depth, columns) <= caps.max_shared_bytes:
             return schedule
     return None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from poot_executor.compile.elementwise import narrowed
 from poot_executor.compile.indexing import Index, unravel
 from poot_executor.compile.lower.attention_combine import Gathered, Partials, finished
-from poot_executor.compile.lower.attention_rows import LOWEST, AttentionRows
+from poot_executor.compile.lower.attention_rows import FOUR, LOWEST, AttentionRows, Loaded
 from poot_executor.compile.lower.attention_visible import VisibleRows
 from poot_executor.compile.lower.draft import Frame
 from poot_executor.compile.mask_bounds import MaskBounds
@@ -46,13 +48,19 @@ class AttentionKernel(AttentionRows):
         row = [
             first + m if self.rows % self.queries == 0 else b.min(first + m, self.rows - 1) for m in range(self.queries)
         ]
+        tiles = -(-self.span // self.threads)
+        start, step = (b.group_id(2), self.schedule.splits) if split else (b.const(0, DType.I32), 1)
+        loaded = self._loaded(batch, start) if self.schedule.early else None
         query = self._share_queries(batch, row)
         self._declare(row)
         greatest = [b.var(LOWEST, DType.F32, name="greatest") for _ in row]
         total = [b.var(0.0, DType.F32, name="total") for _ in row]
-        tiles = -(-self.span // self.threads)
-        start, step = (b.group_id(2), self.schedule.splits) if split else (b.const(0, DType.I32), 1)
         low, end = self._visible(batch, row, start, tiles, step)
+        if loaded is not None:
+            # Where nobody sees anything of it, all of its weights are 0.
+            place, seen = self._place(batch, row, start)
+            self._tile(batch, row, query, start, end - start * self.threads, place, seen, greatest, total, loaded)
+            low = b.max(low, start + step)
         high = (end + (self.threads - 1)) // self.threads
         with b.range(low, high, step, name="tile") as tile:
             place, seen = self._place(batch, row, tile)
@@ -139,8 +147,10 @@ class AttentionKernel(AttentionRows):
     def _tile(
         self, batch: Index, row: list[Handle], query: SharedRef, tile: Handle,
         left: Handle, place: Handle, seen: list[Handle], greatest: list[Var], total: list[Var],
+        loaded: Loaded | None = None,
     ) -> None:  # fmt: skip
-        """One tile of positions, of which `left` from its first on are seen by somebody."""
+        """One tile of positions, of which `left` from its first on are seen by somebody; `loaded` of it is here."""
+        assert loaded is None, "only where subgroups are wide"
         b, weights, sums = self.frame.b, self._weights, self._sums
         filled = b.min(left, self.threads)
         for m, exponent in enumerate(self._exponents(batch, row, query, place)):
@@ -164,28 +174,41 @@ class AttentionKernel(AttentionRows):
                     sums[m][j].set(b.fma(shares[m], value, sums[m][j].get()))
         b.barrier()
 
-    def _exponents(self, batch: Index, row: list[Handle], query: SharedRef, place: Handle) -> list[Handle]:
-        """x of this thread's position for each row: q · k over the depth, then the graph's expression."""
+    def _loaded(self, batch: Index, tile: Handle) -> Loaded | None:
+        """K and V of a tile, asked for before anything is known of the queries; None where the kernel does not."""
+        return None
+
+    def _exponents(
+        self, batch: Index, row: list[Handle], query: SharedRef, place: Handle, keys: Sequence[Handle] = ()
+    ) -> list[Handle]:
+        """x of this thread's position for each row: q · k over the depth, then the graph's expression. `keys` are
+        vectors of four of k, where they are here already."""
         frame, b, attention = self.frame, self.frame.b, self.attention
         products = [b.var(0.0, DType.F32, name="score") for _ in row]
-        wide = self.depth % 4 == 0
-        step, unroll = 4 if wide else 1, self.schedule.unroll
-        with b.range(0, self.depth, step, unroll=unroll if self.depth // step % unroll == 0 else None, name="k") as k:
-            index = (*batch, k, place)
-            key = frame.emission.vector(attention.scores.inputs[1], index, len(batch)) if wide else None
-            for m in range(len(row)):
-                if key is None:
+        wide = self.depth % FOUR == 0
+        step, unroll = FOUR if wide else 1, self.schedule.unroll
+        if keys:
+            for i, key in enumerate(keys):
+                self._multiply(query, b.const(i * FOUR, DType.I32), key, products)
+        else:
+            whole = self.depth // step % unroll == 0
+            with b.range(0, self.depth, step, unroll=unroll if whole else None, name="k") as k:
+                index = (*batch, k, place)
+                if wide:
+                    key = frame.emission.vector(attention.scores.inputs[1], index, len(batch))
+                    self._multiply(query, k, key, products)
+                else:
                     factor = frame.element(attention.scores.inputs[1], index)
-                    products[m].set(b.fma(query[k + m * self.depth], factor, products[m].get()))
-                    continue
-                four = query.load(k + m * self.depth, step)
-                for i in range(step):
-                    factor = key[i] if key.width > 1 else key
-                    products[m].set(b.fma(four[i], factor, products[m].get()))
-        results = []
-        for m, at in enumerate(row):
-            results.append(self.scored(batch, at, place, products[m].get(), attention.exponent))
-        return results
+                    for m, product in enumerate(products):
+                        product.set(b.fma(query[k + m * self.depth], factor, product.get()))
+        return [self.scored(batch, at, place, x.get(), attention.exponent) for at, x in zip(row, products, strict=True)]
+
+    def _multiply(self, query: SharedRef, k: Handle, key: Handle, products: list[Var]) -> None:
+        """Add four terms of q · k of each row."""
+        for m, product in enumerate(products):
+            four = query.load(k + m * self.depth, FOUR)
+            for i in range(FOUR):
+                product.set(self.frame.b.fma(four[i], key[i] if key.width > 1 else key, product.get()))
 
     def _columns(self) -> list[Handle]:
         """The columns of V that this thread sums; with several parts, each part of the threads has all of them once."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from poot_executor.compile.indexing import Index, unravel
 from poot_executor.compile.lower.draft import Frame
 from poot_executor.compile.region import Attention
@@ -11,6 +13,18 @@ from poot_executor.kernel.handle import Handle
 
 LOWEST = float.fromhex("-0x1.fffffep+127")
 """The finite minimum: the running maximum before any position, so that no difference of maxima is NaN."""
+
+FOUR = 4
+"""Neighbours that are read at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a lane has of a tile before it is needed: vectors of four of its position's K, and by round and turn those
+    of V, where there was room."""
+
+    keys: tuple[Handle, ...]
+    values: tuple[tuple[Handle, ...], ...]
 
 
 class AttentionRows:

@@ -7,10 +7,13 @@ group. At the end the subgroups' sums are scaled to their common maximum.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from poot_executor.compile.elementwise import narrowed
 from poot_executor.compile.indexing import Index
 from poot_executor.compile.lower.attention_kernel import AttentionKernel
-from poot_executor.compile.lower.attention_rows import LOWEST
+from poot_executor.compile.lower.attention_rows import FOUR, LOWEST, Loaded
+from poot_executor.compile.lower.half_words import half_of
 from poot_executor.compile.schedule import AttentionSchedule, shares_rows
 from poot_executor.compile.target import Caps
 from poot_executor.dtype import DType
@@ -18,8 +21,8 @@ from poot_executor.kernel.buffers import SharedRef
 from poot_executor.kernel.builder import Var
 from poot_executor.kernel.handle import Handle
 
-FOUR = 4
-"""Columns of V that a lane has side by side."""
+LOADED_WORDS = 128
+"""Registers of a lane for what it has of K and V before it is needed: halves are two a word."""
 
 
 def by_subgroups(schedule: AttentionSchedule, columns: int, caps: Caps) -> bool:
@@ -43,21 +46,70 @@ class SubgroupKernel(AttentionKernel):
 
     def _declare(self, row: list[Handle]) -> None:
         b = self.frame.b
-        width = self.frame.caps.subgroup_width
-        assert width is not None
-        self.width, self.parts = width, 1
-        self.lanes = min(self.columns // FOUR, width)
-        self.turns = self.columns // FOUR // self.lanes
+        self.parts = 1
         zero = b.vector(*(b.const(0.0, DType.F32) for _ in range(FOUR)))
         self._fours = [[b.var(zero, name="sum") for _ in range(self.turns)] for _ in row]
+
+    @property
+    def width(self) -> int:
+        """Lanes of a subgroup."""
+        width = self.frame.caps.subgroup_width
+        assert width is not None
+        return width
+
+    @property
+    def lanes(self) -> int:
+        """Lanes that have a row of V between them, `turns` times four columns each."""
+        return min(self.columns // FOUR, self.width)
+
+    @property
+    def turns(self) -> int:
+        """Vectors of a row of V that a lane has."""
+        return self.columns // FOUR // self.lanes
+
+    def _loaded(self, batch: Index, tile: Handle) -> Loaded | None:
+        frame, b = self.frame, self.frame.b
+        key_words, value_words = (
+            count // (1 if half_of(frame.scene.graph, value) is None else 2)
+            for value, count in (
+                (self.attention.scores.inputs[1], self.depth),
+                (self.attention.out.inputs[1], self.columns),
+            )
+        )
+        if self.depth % FOUR or key_words > LOADED_WORDS:
+            return None
+        place = b.min(tile * self.threads + b.thread_id(), self.span - 1)
+        keys = tuple(
+            frame.emission.vector(self.attention.scores.inputs[1], (*batch, b.const(k, DType.I32), place), len(batch))
+            for k in range(0, self.depth, FOUR)
+        )
+        if key_words + value_words > LOADED_WORDS:
+            return Loaded(keys, ())
+        first = tile * self.threads + b.subgroup_id() * self.width
+        rounds = range(0, self.width, self.width // self.lanes)
+        return Loaded(keys, tuple(self._values(batch, first, b.const(n, DType.I32)) for n in rounds))
+
+    def _values(self, batch: Index, first: Handle, n: Handle) -> tuple[Handle, ...]:
+        """This lane's columns of the row of V that it has in a round, the subgroup's positions beginning at `first`."""
+        b = self.frame.b
+        position = b.min(first + (n + b.lane_id() // self.lanes), self.span - 1)
+        found = []
+        for j in range(self.turns):
+            column = (b.lane_id() % self.lanes + j * self.lanes) * FOUR
+            index = (*batch, position, column)
+            value = self.frame.emission.vector(self.attention.out.inputs[1], index, len(index) - 1)
+            found.append(value if value.width > 1 else b.vector(value, value, value, value))
+        return tuple(found)
 
     def _tile(
         self, batch: Index, row: list[Handle], query: SharedRef, tile: Handle,
         left: Handle, place: Handle, seen: list[Handle], greatest: list[Var], total: list[Var],
+        loaded: Loaded | None = None,
     ) -> None:  # fmt: skip
         b = self.frame.b
         weights = []
-        for m, exponent in enumerate(self._exponents(batch, row, query, place)):
+        keys = () if loaded is None else loaded.keys
+        for m, exponent in enumerate(self._exponents(batch, row, query, place, keys)):
             top = b.max(greatest[m].get(), b.subgroup_max(b.select(seen[m], exponent, LOWEST)))
             weight = b.select(seen[m], b.exp(exponent - top), 0.0)
             scale = b.exp(greatest[m].get() - top)
@@ -71,19 +123,24 @@ class SubgroupKernel(AttentionKernel):
         rows = self.width // self.lanes
         first = tile * self.threads + b.subgroup_id() * self.width
         filled = b.min(left, self.width)
+        if loaded is not None and loaded.values:
+            zero = b.vector(*(b.const(0.0, DType.F32) for _ in range(FOUR)))
+            for i, values in enumerate(loaded.values):
+                at = i * rows + b.lane_id() // self.lanes
+                # Nobody may ever have written what nobody sees: it is no number that a weight of 0 takes away.
+                self._gather(weights, at, [b.select(at < filled, value, zero) for value in values])
+            return
         with b.range(0, filled, rows, unroll=self.schedule.unroll, name="n") as n:
-            at = n + b.lane_id() // self.lanes
-            shares = [b.subgroup_shuffle(weight, at) for weight in weights]
-            position = b.min(first + at, self.span - 1)
-            for j in range(self.turns):
-                column = (b.lane_id() % self.lanes + j * self.lanes) * FOUR
-                index = (*batch, position, column)
-                value = self.frame.emission.vector(self.attention.out.inputs[1], index, len(index) - 1)
-                if value.width == 1:
-                    value = b.vector(value, value, value, value)
-                for m, share in enumerate(shares):
-                    part = self._fours[m][j]
-                    part.set(b.fma(b.vector(share, share, share, share), value, part.get()))
+            self._gather(weights, n + b.lane_id() // self.lanes, self._values(batch, first, n))
+
+    def _gather(self, weights: list[Handle], at: Handle, values: Sequence[Handle]) -> None:
+        """Add the row of V at a lane's position of its subgroup to each row's sums, weighted."""
+        b = self.frame.b
+        shares = [b.subgroup_shuffle(weight, at) for weight in weights]
+        for j, value in enumerate(values):
+            for m, share in enumerate(shares):
+                part = self._fours[m][j]
+                part.set(b.fma(b.vector(share, share, share, share), value, part.get()))
 
     def _joined(self, greatest: list[Var], total: list[Var]) -> list[list[Var]]:
         """Through shared memory: every subgroup's sums, maximum and total, scaled to the common maximum."""
