@@ -63,14 +63,15 @@ class FragmentAttentionKernel(AttentionRows):
         # The last rows, which see most under a causal mask, first: what ends last is little.
         first = (-(-self.rows // schedule.rows) - 1 - b.group_id(1)) * schedule.rows
         self.visible = VisibleRows(self, self._bounds, self.batch, first, schedule.rows, schedule.threads)
-        places = [
-            b.subgroup_id() * (schedule.tiles * ROWS) + (r * ROWS + self.group_lane) for r in range(schedule.tiles)
-        ]
-        self.row = [[self.visible.row(place + 8 * h) for h in UPPER_LOWER] for place in places]
+        # Rows of a lane differ by what is known, so that one register tells them all.
+        mine = first + (b.subgroup_id() * (schedule.tiles * ROWS) + self.group_lane)
+        rows = [[mine + (r * ROWS + 8 * h) for h in UPPER_LOWER] for r in range(schedule.tiles)]
+        self.row = [[self.visible.inside(row) for row in both] for both in rows]
         self._walk()
-        for r, place in enumerate(places):
-            for h in UPPER_LOWER:
-                inside = first + place + 8 * h < self.rows
+        whole = b.const(True, DType.BOOL) if self.rows % schedule.rows == 0 else None
+        for r, both in enumerate(rows):
+            for h, row in enumerate(both):
+                inside = row < self.rows if whole is None else whole
                 if partials is not None:
                     self._leave(partials, r, h, inside)
                 else:

@@ -37,10 +37,9 @@ class VisibleRows:
         """Whether the ends of a row's run are all that its mask says."""
         return self._bounds.whole
 
-    def row(self, place: Handle) -> Handle:
-        """The group's row at a place, which the mask may be asked about."""
+    def inside(self, row: Handle) -> Handle:
+        """A row of the group that the mask may be asked about: itself, or the last."""
         kernel, b = self._kernel, self._kernel.frame.b
-        row = self._first + place
         return row if kernel.rows % self._count == 0 else b.min(row, kernel.rows - 1)
 
     def ends(self, row: Handle) -> tuple[Handle | None, Handle]:
@@ -83,7 +82,7 @@ class VisibleRows:
         low_var, end_var = b.var(kernel.span, DType.I32, name="low"), b.var(0, DType.I32, name="end")
         all_low, all_end = b.var(0, DType.I32, name="all_low"), b.var(kernel.span, DType.I32, name="all_end")
         with b.range(b.thread_id(), self._count, self._threads, name="row") as place:
-            low, end = self.ends(self.row(place))
+            low, end = self.ends(self.inside(self._first + place))
             low = zero if low is None else low
             low_var.set(b.min(low_var.get(), low))
             end_var.set(b.max(end_var.get(), end))
@@ -103,7 +102,7 @@ class VisibleRows:
         with b.range(b.thread_id(), kernel.span, self._threads, name="place") as place:
             some = b.var(False, DType.BOOL, name="some")
             with b.range(0, self._count, name="row") as m:
-                some.set(some.get() | kernel.sees(self._batch, self.row(m), place))
+                some.set(some.get() | kernel.sees(self._batch, self.inside(self._first + m), place))
             low.set(b.select(some.get(), b.min(low.get(), place), low.get()))
             end.set(b.select(some.get(), place + 1, end.get()))
         return b.group_min(low.get()), b.group_max(end.get())
