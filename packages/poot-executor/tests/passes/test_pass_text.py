@@ -179,6 +179,11 @@ CANONICAL = {
         lambda b, x: p.sum_(x, 1),
         ["%1: f32[2] = reshape(%0, shape=[2])", "output 0: %1"],
     ),
+    "the greatest of one": (
+        {"x": t(U32, 1, 2)},
+        lambda b, x: p.reduce_max(x, 0),
+        ["%1: u32[2] = reshape(%0, shape=[2])", "output 0: %1"],
+    ),
 }
 
 
@@ -198,6 +203,7 @@ def test_a_constant_comes_last():
 
 
 KEPT = {
+    "NaN is no greatest of one": ({"x": t(F32, 2, 1)}, lambda b, x: p.reduce_max(x, 1)),
     "x + 0 of a float": ({"x": t(F32, 2)}, lambda b, x: x + 0.0),
     "x - (-0)": ({"x": t(F32, 2)}, lambda b, x: x - -0.0),
     "x * 0 of a float": ({"x": t(F32, 2)}, lambda b, x: x * 0.0),

@@ -90,8 +90,8 @@ def splat_moved(rewriter: Rewriter, call: Call) -> Call | None:
 
 
 def reduction_of_one(rewriter: Rewriter, call: Call) -> Call | None:
-    """The sum of one element is that element."""
-    if call.inputs[0].shape[call.params["axis"]] != 1:
+    """The sum of one element is that element, and so is the greatest; but among floats NaN counts as the lowest."""
+    if call.inputs[0].shape[call.params["axis"]] != 1 or (call.op == "reduce_max" and call.type.dtype.is_float):
         return None
     return Call("reshape", call.inputs, {"shape": call.type.shape})
 

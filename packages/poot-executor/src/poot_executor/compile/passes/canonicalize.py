@@ -36,6 +36,7 @@ _CANONICAL: Mapping[str, tuple[Rule, ...]] = MappingProxyType(
         "not": (arithmetic.undo("not"),),
         "abs": (arithmetic.abs_of_sign,),
         "sum": (movement.reduction_of_one,),
+        "reduce_max": (movement.reduction_of_one,),
         # Two operands
         "add": (arithmetic.neutral, arithmetic.operand_order),
         "sub": (arithmetic.neutral,),
