@@ -44,7 +44,7 @@ def test_a_prompt_beside_fifteen_that_decode_is_read_in_whole_chunks(rng, handle
     long = prompt_of(rng, handle, 140)
     with fixture.driving(handle, **OPTIONS) as rig, fixture.driving(handle, **ALONE) as other:
         rig.driver.prepare([Suffix.GREEDY, Suffix.FULL])
-        scheduler = Scheduler(rig.driver)
+        scheduler = Scheduler(rig.driver, prefill_tokens=128)
         before = rig.engine.stats()
         requests = [scheduler.add(prompt, greedy(24)) for prompt in prompts]
         while any(r.sequence is None or len(r.sequence.tokens) < 3 for r in requests):
@@ -54,14 +54,11 @@ def test_a_prompt_beside_fifteen_that_decode_is_read_in_whole_chunks(rng, handle
         turns = []
         while added.sequence is None or not added.sequence.tokens:
             tokens = sum(len(d.tokens) for d in scheduler.step() if d.request is not added)
-            turns.append((Counter(name.removeprefix("llama_") for name in rig.device.replayed), tokens))
+            turns.append(([name.removeprefix("llama_") for name in rig.device.replayed], tokens))
             rig.device.replayed.clear()
-        # 140 ids are 128 and 12. All others decode in each turn, but where their step was submitted ahead before.
-        read = sum((counts for counts, _ in turns), Counter())
-        assert [tokens for _, tokens in turns] == [15, 15]
-        reading = {name: count for name, count in read.items() if not name.startswith("16x1x")}
-        assert reading == {f"1x128x{CAPACITY}_greedy": 1, f"1x16x{CAPACITY}_greedy": 1}
-        assert all(counts[f"16x1x{CAPACITY}_greedy"] <= 1 for counts, _ in turns)
+        # 140 ids are 128 and 12. All others decode once 128 were read, in a step that was submitted ahead.
+        assert [tokens for _, tokens in turns] == [0, 15, 0]
+        assert [names for names, _ in turns] == [[f"1x128x{CAPACITY}_greedy"], [], [f"1x16x{CAPACITY}_greedy"]]
         while scheduler.busy:
             scheduler.step()
         after = rig.engine.stats()
@@ -70,6 +67,24 @@ def test_a_prompt_beside_fifteen_that_decode_is_read_in_whole_chunks(rng, handle
             assert request.sequence is not None
             alone = [item.token for item in other.driver.generate(request.prompt_ids, request.params)]
             assert request.sequence.tokens == alone
+
+
+def test_prompts_that_come_together_are_answered_one_after_the_other(rng, handle: ModelHandle) -> None:
+    """None waits for those behind it, and once enough was read those that decode go on."""
+    with fixture.driving(handle, **OPTIONS) as rig, fixture.driving(handle, **ALONE) as other:
+        rig.driver.prepare([Suffix.GREEDY])
+        scheduler = Scheduler(rig.driver, prefill_tokens=300)
+        requests = [scheduler.add(prompt_of(rng, handle, 100), greedy(6)) for _ in range(5)]
+        turns = [[requests.index(d.request) for d in scheduler.step()] for _ in range(7)]
+        assert turns == [[0], [1], [2], [0, 1, 2], [3], [4], [0, 1, 2, 3, 4]]
+        # Three that decode take one step, and none a step of its own.
+        names = [name.removeprefix("llama_") for name in rig.device.replayed]
+        assert f"1x1x{CAPACITY}_greedy" not in names and names.count(f"1x128x{CAPACITY}_greedy") == 5
+        while scheduler.busy:
+            scheduler.step()
+        for request in requests:
+            assert request.sequence is not None
+            assert request.sequence.tokens == [t.token for t in other.driver.generate(request.prompt_ids, greedy(6))]
 
 
 def test_one_that_runs_alone_decodes_by_itself_whatever_its_row_is(rng, handle: ModelHandle) -> None:

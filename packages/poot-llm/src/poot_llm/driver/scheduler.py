@@ -52,7 +52,9 @@ class Delivery(NamedTuple):
 @dataclass(slots=True)
 class Scheduler:
     """Requests are admitted in the order in which they came, and preempted ones before new ones. A step decodes all
-    that decode and reads about `prefill_tokens` of prompts beside them. Where the pool is used up, the one that was
+    that decode and reads about `prefill_tokens` of prompts beside them. Where a step of one row reads them, each gives
+    its token as soon as it is read: a step here is then one of one prompt, until so many tokens were read, and then one
+    of all that decode. Where the pool is used up, the one that was
     admitted last gives its room, so that the first ones always end. After an admission each that runs finds `spare`
     more blocks: otherwise the newcomer would be the next to give way. Of several with one prompt, the first reads it,
     where what it computes is shared: the others are admitted once it has.
@@ -63,6 +65,8 @@ class Scheduler:
     spare: int = 1
     preemptions: int = 0
     """How often a request gave its room to others."""
+    _read: int = 0
+    """Tokens of prompts that were read since those that decode stepped."""
     _waiting: deque[Request] = field(default_factory=deque)
     _running: list[Request] = field(default_factory=list)
 
@@ -173,6 +177,8 @@ class Scheduler:
 
     def _chosen(self) -> list[Request]:
         """Who steps, with blocks for it: all that decode, and prompts up to the budget, the oldest first."""
+        if self.driver.steps.single:
+            return self._in_turn()
         chosen: list[Request] = []
         budget = self.prefill_tokens
         for request in self._running:
@@ -188,6 +194,23 @@ class Scheduler:
             self._preempt(victim)
             chosen = [r for r in chosen if r is not victim]
         return chosen
+
+    def _in_turn(self) -> list[Request]:
+        """The oldest that reads, or those that decode. Contiguous rows have room for all that they hold."""
+        decoding: list[Request] = []
+        reading: Request | None = None
+        for request in self._running:
+            assert request.sequence is not None
+            if request.sequence.pending == 1:
+                decoding.append(request)
+            elif reading is None:
+                reading = request
+        if reading is None or (decoding and self._read >= self.prefill_tokens):
+            self._read = 0
+            return decoding
+        assert reading.sequence is not None
+        self._read += min(reading.sequence.pending, self.driver.options.chunk)
+        return [reading]
 
     def _preempt(self, request: Request) -> None:
         assert request.sequence is not None

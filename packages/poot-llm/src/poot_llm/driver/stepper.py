@@ -176,6 +176,8 @@ class Stepper:
         if not following:
             return None
         among, count = run.key.shape.among, len(following)
+        if among is not None and run.key.shape.tokens > 1 and self._kv.use().rows_taken > count:
+            return None  # it decodes together with the others
         rows = max([m.row if among is None else m.lease.row for m in following.values()]) + 1
         end = max([m.start for m in following.values()]) + 1
         suffix = needed_suffix(following)

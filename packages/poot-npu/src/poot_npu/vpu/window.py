@@ -108,14 +108,17 @@ def put(memory: Memory, places: list[int], new: Floats) -> None:
     heads, width = new.shape[1:]
     kept = [n for n, place in enumerate(places) if place >= 0]
     if isinstance(window, Window) and not window.scratch:
-        at = [divmod(places[n], window.capacity) for n in kept]
-        if all(row < window.rows and position < window.length for row, position in at):
-            if len(at) == 1:
-                ((row, position),) = at
-                window.array[row, :, position] = new[kept[0]]
-            elif at:
-                rows, positions = zip(*at, strict=True)
-                window.array[list(rows), :, list(positions)] = new[kept]
+        if not kept:
+            return
+        first, count = places[kept[0]], len(kept)
+        row, position = divmod(first, window.capacity)
+        if row < window.rows and position + count <= window.length and places[:count] == [*range(first, first + count)]:
+            # A prompt's tokens lie one behind another.
+            window.array[row, :, position : position + count] = new[:count].transpose(1, 0, 2)
+            return
+        rows, positions = zip(*(divmod(places[n], window.capacity) for n in kept), strict=True)
+        if max(rows) < window.rows and max(positions) < window.length:
+            window.array[list(rows), :, list(positions)] = new[kept]
             return
     drop(memory)
     own = _own(memory, 1, heads, width)
