@@ -236,7 +236,7 @@ class DeviceFaultConformance:
         start = time.monotonic()
         with pytest.raises(DeviceTimeout, match=r"did not finish within 0\.2 s"):
             WAITS[name](device, recording, buffer)
-        assert 0.2 <= time.monotonic() - start < 10
+        assert 0.2 <= time.monotonic() - start < 50
         assert_poisoned(device, recording, buffer)
 
     def test_close_is_bounded_too(self, open_device: OpenDevice) -> None:
@@ -246,7 +246,7 @@ class DeviceFaultConformance:
         device.replay(recording)
         start = time.monotonic()
         device.close()
-        assert time.monotonic() - start < 10
+        assert time.monotonic() - start < 50
         assert_poisoned(device, recording, buffer)
 
     def test_a_closed_device_refuses_and_closes_again(self, open_device: OpenDevice) -> None:
