@@ -66,8 +66,9 @@ def test_it_assembles_for_every_architecture(assemble: Assemble, name: str, head
     assert ("cp.async" in text) == BY_NAME[name].warpgroups
 
 
-def test_a_window_assembles(assemble: Assemble) -> None:
-    dispatch = prefill("sm_90a", 128, 100)
+@pytest.mark.parametrize(("head", "window"), [(128, 100), (256, None)])
+def test_a_window_and_a_great_head_assemble(assemble: Assemble, head: int, window: int | None) -> None:
+    dispatch = prefill("sm_90a", head, window)
     assert groups_beside(assemble(emit(dispatch.kernel, caps("sm_90a")), "sm_90a"), dispatch.kernel.group_size) >= 2
 
 

@@ -92,6 +92,12 @@ def test_shapes(g, run, shape, caps):
     assert all(np.isfinite(x).all() for x in match.result.outputs.values())
 
 
+def test_a_great_head_has_more_shared_memory(g, run):
+    g.output(Pools(g, tokens=16, heads=1, kv_heads=1, depth=256, columns=256, span=40).attend())
+    (dispatch,) = fragments(run(g, COPIES))
+    assert (dispatch.schedule["positions"], dispatch.schedule["apart"]) == (32, True)
+
+
 def test_halves_of_the_other_kind(g, run):
     g.output(Pools(g, half=F16).attend())
     (dispatch,) = fragments(run(g, CAPS))
@@ -187,7 +193,7 @@ def test_no_mask(g, run):
 
 @pytest.mark.parametrize(
     "shape",
-    [{"activations": F32}, {"tokens": 7}, {"depth": 40}, {"columns": 24}, {"columns": 256, "span": 30}],
+    [{"activations": F32}, {"tokens": 7}, {"depth": 40}, {"columns": 24}, {"depth": 256, "columns": 256, "span": 30}],
     ids=str,
 )
 def test_what_fragments_do_not_take_goes_on_as_before(g, run, shape):
@@ -214,6 +220,7 @@ def test_the_heuristic():
     assert pick(caps=replace(CAPS, features=CAPS.features - {"mma"})) is None
     assert pick(caps=replace(CAPS, max_shared_bytes=28 << 10)).positions < prefill.positions
     assert pick(caps=replace(CAPS, max_shared_bytes=4 << 10)) is None
+    assert pick(depth=256, columns=256) is None and pick(depth=256, columns=256, caps=COPIES).positions == 32
 
 
 @pytest.mark.parametrize("depth", [32, 64, 96, 128])

@@ -7,6 +7,7 @@ product is of halves, summed in f32, so that only tensors which the graph itself
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from itertools import product
 from typing import Any
 
 from poot_executor.compile.schedule import SPLITS_MOST
@@ -31,6 +32,8 @@ multiprocessor."""
 REGISTER_WORDS = 80
 """Words of a lane for queries, scores and sums, beside which there is room for what is on its way from memory, so that
 three groups share a multiprocessor."""
+REGISTER_WORDS_MOST = 144
+"""The same where a group has a multiprocessor's registers for itself, or shares them with one other."""
 DEPTH_HELD = 64
 """Columns of queries that a lane holds in registers."""
 BANKS = 32
@@ -109,7 +112,9 @@ def fragment_attention(
     least = -(-span // POSITIONS[0]) * POSITIONS[0]
     picked = caps.picked("positions")
     shapes = [p for p in reversed(POSITIONS) if p <= POSITIONS_MOST and p <= least] if picked is None else [picked]
-    for positions in shapes:
+    # A head too large for groups beside each other has one to itself.
+    limits = ((REGISTER_WORDS, caps.max_shared_bytes), (REGISTER_WORDS_MOST, caps.most_shared_bytes))
+    for (words, most), positions in product(limits, shapes):
         groups = -(-rows // (warps * tiles * ROWS)) * batches
         turns = -(-span // positions)
         shared = min(caps.parallel_groups // groups, turns // caps.split_tiles, SPLITS_MOST, caps.max_groups[2])
@@ -117,8 +122,7 @@ def fragment_attention(
         made = FragmentAttention(
             warps, tiles, positions, count, depth, columns, half, COPIES in caps.features, apart=apart
         )
-        most = caps.max_shared_bytes if picked is None else caps.most_shared_bytes
         fits = made.shared_bytes <= most and made.threads <= caps.max_group_size
-        if fits and (picked is not None or made.register_words <= REGISTER_WORDS):
+        if fits and (picked is not None or made.register_words <= words):
             return made
     return None
