@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,8 @@ from poot_eval.conformance.vulkan_layer import (
     OUT_OF_HOST_MEMORY,
     FaultLayer,
 )
-from poot_executor.compile import compile
+from poot_executor.compile import Target, compile
+from poot_executor.compile.program import Program
 from poot_executor.device import BufferKind
 from poot_executor.engine import Engine
 from poot_executor.errors import (
@@ -123,11 +125,17 @@ def test_a_device_lost_while_it_opens(open_faulty: Open, faults: FaultLayer) -> 
 # An engine at work, lost or hung at each submission and each wait
 
 
+@pytest.fixture(scope="module")
+def program() -> Callable[[Target], Program]:
+    """The program of the scene, compiled once for a target."""
+    return cache(lambda target: compile(step_graph(), target))
+
+
 class Scene:
     """An engine through its phases over one device: upload, recording, steps, one ahead, reset, unload."""
 
-    def __init__(self, device: VulkanDevice) -> None:
-        self.device = device
+    def __init__(self, device: VulkanDevice, program: Callable[[Target], Program]) -> None:
+        self.device, self.program = device, program
         self.phase = "load"
         self.pending: list[Any] = []
 
@@ -137,7 +145,7 @@ class Scene:
         table = np.arange(40, dtype=np.float32).reshape(8, 5)
         self.executable = engine.load_weights(MemoryStore({"table": table}), {TABLE: "table"})
         self.phase = "add_entry"
-        self.entry = engine.add_entry(self.executable, compile(step_graph(), self.device.target))
+        self.entry = engine.add_entry(self.executable, self.program(self.device.target))
         self.phase = "first step"
         engine.step(self.executable, self.entry, self.inputs())
         self.phase = "submit"
@@ -182,7 +190,7 @@ class Scene:
 @pytest.mark.parametrize("call", ["vkQueueSubmit", "vkWaitForFences"])
 @pytest.mark.parametrize("staged", [False, True], ids=["direct", "staged"])
 def test_an_engine_whose_device_is_lost_at_each_call(
-    open_faulty: Open, faults: FaultLayer, call: str, staged: bool
+    open_faulty: Open, faults: FaultLayer, program: Callable[[Target], Program], call: str, staged: bool
 ) -> None:
     """Submit k or wait k for every k, until the engine comes to its end: which phases saw it is asserted."""
     phases = []
@@ -191,7 +199,7 @@ def test_an_engine_whose_device_is_lost_at_each_call(
         device = open_faulty(staged=staged)
         device.set_budget(1)  # every command is a submission of its own
         faults.arm(call, place, DEVICE_LOST)
-        scene = Scene(device)
+        scene = Scene(device, program)
         try:
             scene.play()
         except DeviceLost:
@@ -212,7 +220,9 @@ def test_an_engine_whose_device_is_lost_at_each_call(
     assert len(phases) < 80
 
 
-def test_an_engine_whose_device_hangs_at_each_submission(open_faulty: Open, faults: FaultLayer) -> None:
+def test_an_engine_whose_device_hangs_at_each_submission(
+    open_faulty: Open, faults: FaultLayer, program: Callable[[Target], Program]
+) -> None:
     """The submission is taken and never runs: its fence is never signalled. Within the bound, whatever waits."""
     phases = []
     for place in range(0, 80, 3):
@@ -221,7 +231,7 @@ def test_an_engine_whose_device_hangs_at_each_submission(open_faulty: Open, faul
         device.set_timeout(0.05)
         device.set_budget(1)
         faults.hang(place)
-        scene = Scene(device)
+        scene = Scene(device, program)
         began = time.monotonic()
         try:
             scene.play()

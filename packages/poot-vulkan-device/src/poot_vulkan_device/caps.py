@@ -39,13 +39,16 @@ routines divide, and so inherit some of it."""
 WATCHDOG_WORK = 4 << 30
 """Bytes moved by one submission to a device that may drive a display: well below a second on a slow one."""
 
-GPU_THREADS = 256
-"""A group's threads, that schedules start from: with 64, 128 and 256 an H200 takes 1,237, 1,169 and 1,132 µs for a step
-of a 1B model in bf16, with 64 and 256 1,123 and 984 in q4_0, 1,076 and 1,005 for one of 135M in bf16.
+GPU_THREADS = 128
+"""A group's threads, that schedules start from: with 128 and 256 an H200 takes 1,001 and 1,044 µs for a step of a 1B
+model in bf16, 828 and 850 in q4_0; with 64 it was slower than with either.
 """
 
 GPU_SPLIT_TILES = 2
 """Combining what groups of an attention gathered takes an H200 3 µs, what a tile of positions takes."""
+
+GPU_WHOLE_TILES = 4
+"""So few one group walks alone: a second dispatch takes an H200 3 µs."""
 
 GPU_GROUPS = 256
 """Vulkan does not say how wide a GPU is: this many groups fill a large one."""
@@ -86,6 +89,7 @@ def caps_of(
         offset_alignment=max(256, limits.offset_alignment),
         group_threads=32 if adapter.software else min(GPU_THREADS, limits.group_size),
         split_tiles=1 if adapter.software else GPU_SPLIT_TILES,
+        whole_tiles=1 if adapter.software else GPU_WHOLE_TILES,
         parallel_groups=os.cpu_count() or 1 if adapter.software else GPU_GROUPS,
         # A CPU reads ahead where neighbouring lanes have rows of their own, and a reduction over lanes costs it much.
         # On a GPU the lanes of a subgroup share a row, as far as it has any.
