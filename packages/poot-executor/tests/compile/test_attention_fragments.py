@@ -210,7 +210,7 @@ def pick(rows=8192, batches=8, span=2048, depth=128, columns=128, half=BF16, cap
 
 def test_the_heuristic():
     prefill = pick()
-    assert (prefill.rows, prefill.positions, prefill.apart, prefill.splits) == (64, 32, True, 1)
+    assert (prefill.rows, prefill.positions, prefill.apart, prefill.splits) == (64, 64, False, 1)
     assert pick(depth=64, columns=64).positions == 64
     assert pick(rows=20).warps == 2 and pick(rows=16).warps == 1
     few = pick(rows=64, span=4096, caps=SPLIT)
@@ -218,7 +218,7 @@ def test_the_heuristic():
     assert pick(rows=64, span=4096, caps=SPLIT, splits=False).splits == 1
     assert pick(rows=15) is None and pick(half=None) is None
     assert pick(caps=replace(CAPS, features=CAPS.features - {"mma"})) is None
-    assert pick(caps=replace(CAPS, max_shared_bytes=28 << 10)).positions < prefill.positions
+    assert pick(caps=replace(CAPS, max_shared_bytes=20 << 10)).positions < prefill.positions
     assert pick(caps=replace(CAPS, max_shared_bytes=4 << 10)) is None
     assert pick(depth=256, columns=256) is None and pick(depth=256, columns=256, caps=COPIES).positions == 32
 
