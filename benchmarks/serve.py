@@ -137,8 +137,8 @@ class Comparison:
         share = (after[within] - before[within]) / max(steps, 1)
         took = 1e6 * seconds / max(steps, 1)
         print(f"  poot's loop beside the device: {took:.0f} µs a step on average over {steps:.0f} steps, "
-              f"{share:.0%} of them within {1e6 * BUDGET_SECONDS:.0f} µs; what a device does on the host to begin a step "
-              "counts in: benchmarks/serve_loop.py has the loop alone")  # fmt: skip
+              f"{share:.0%} of them within {1e6 * BUDGET_SECONDS:.0f} µs; what a device does to begin a step counts "
+              "in: benchmarks/serve_loop.py has the loop alone")  # fmt: skip
         if len(self._servers) > 1:
             ours, theirs = self._servers
             faster = _ratios(ours.throughputs(), theirs.throughputs())
