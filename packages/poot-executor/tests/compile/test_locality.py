@@ -285,3 +285,13 @@ def test_an_epilogue_that_rolls_heads_does_not_join(g, run):
 def test_an_epilogue_that_turns_a_head_joins(g, run):
     turn = lambda x: p.concat([p.slice_(x, (0, 0, 3), x.shape), p.slice_(x, (0, 0, 0), (TOKENS, HEADS, 3))], 2)  # noqa: E731
     assert joined(run, g, lambda x: p.exp(turn(x)) * 2.0) == ("projection",)
+
+
+@pytest.mark.parametrize(("groups", "rows"), [(1023, 2), (1024, 4)])
+def test_lanes_take_more_rows_of_what_fills_the_device_several_times(groups: int, rows: int) -> None:
+    """Groups are counted as they are then: four slots of four rows each."""
+    caps = Caps(group_threads=128, parallel_groups=256, subgroup_width=32, features=frozenset({"subgroup"}))
+    schedule = contraction_schedule(groups * 16, 100, 1, caps)
+    assert schedule is not None and (schedule.lanes, schedule.rows) == (32, rows)
+    several = contraction_schedule(groups * 16, 100, 4, caps)
+    assert several is not None and several.rows == 2, "several tokens reuse a weight as it is"
