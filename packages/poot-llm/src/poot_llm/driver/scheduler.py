@@ -177,7 +177,7 @@ class Scheduler:
 
     def _chosen(self) -> list[Request]:
         """Who steps, with blocks for it: all that decode, and prompts up to the budget, the oldest first."""
-        if self.driver.steps.single:
+        if self._running and self.driver.steps.single:
             return self._in_turn()
         chosen: list[Request] = []
         budget = self.prefill_tokens
