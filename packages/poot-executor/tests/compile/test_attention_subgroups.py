@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import sqrt
 
 import numpy as np
@@ -45,10 +46,13 @@ def test_lanes_share_rows_of_values(g, run, columns, tokens):
 
 @pytest.mark.parametrize(("depth", "columns"), [(64, 64), (128, 128), (32, 256)])
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
-def test_heads_of_published_sizes(g, run, depth, columns, dtype):
+@pytest.mark.parametrize("early", [0, 64, 128])
+def test_heads_of_published_sizes(g, run, depth, columns, dtype, early):
+    """With room in registers for nothing of the first tile, for keys, and for values as well."""
     g.output(attended(g, 1, 1, 4, 1, depth, columns, 300, dtype))
-    (dispatch,) = (d for d in run(g, WARP).program.dispatches if "subgroups" in d.schedule)
-    assert dispatch.schedule["subgroups"]
+    caps = replace(WARP, early_words=early, parallel_groups=4)
+    (dispatch,) = (d for d in run(g, caps).program.dispatches if "subgroups" in d.schedule)
+    assert dispatch.schedule["subgroups"] and dispatch.schedule["early"] == (early > 0)
 
 
 def test_columns_that_lanes_cannot_share_go_on_as_before(g, run):

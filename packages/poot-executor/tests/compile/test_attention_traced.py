@@ -11,7 +11,14 @@ from poot_executor.graph import functional as f
 
 ROWS = Caps(tile_rows=8, group_threads=32, subgroup_width=8, max_bindings=31, features=frozenset(["subgroup"]))
 PLAIN = Caps(tile_rows=4, group_threads=16, max_bindings=31)
-SPLIT = Caps(group_threads=8, parallel_groups=64, subgroup_width=4, max_bindings=31, features=frozenset(["subgroup"]))
+SPLIT = Caps(
+    group_threads=8,
+    parallel_groups=64,
+    early_words=128,
+    subgroup_width=4,
+    max_bindings=31,
+    features=frozenset(["subgroup"]),
+)
 CAPS = {"rows": ROWS, "plain": PLAIN, "split": SPLIT}
 
 

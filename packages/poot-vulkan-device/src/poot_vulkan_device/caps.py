@@ -50,6 +50,13 @@ GPU_SPLIT_TILES = 2
 GPU_WHOLE_TILES = 4
 """So few one group walks alone: a second dispatch takes an H200 3 µs."""
 
+NVIDIA = "10de-"
+"""What the identity of a device of NVIDIA begins with: its PCI vendor."""
+
+NVIDIA_EARLY_WORDS = 128
+"""Of a lane's 255 registers there. Others have fewer, or compilers that would put them into memory: none was
+measured."""
+
 GPU_GROUPS = 256
 """Vulkan does not say how wide a GPU is: this many groups fill a large one."""
 
@@ -90,6 +97,7 @@ def caps_of(
         group_threads=32 if adapter.software else min(GPU_THREADS, limits.group_size),
         split_tiles=1 if adapter.software else GPU_SPLIT_TILES,
         whole_tiles=1 if adapter.software else GPU_WHOLE_TILES,
+        early_words=NVIDIA_EARLY_WORDS if adapter.identity.startswith(NVIDIA) else 0,
         parallel_groups=os.cpu_count() or 1 if adapter.software else GPU_GROUPS,
         # A CPU reads ahead where neighbouring lanes have rows of their own, and a reduction over lanes costs it much.
         # On a GPU the lanes of a subgroup share a row, as far as it has any.

@@ -178,7 +178,7 @@ def attention_schedule(
         groups, splits = split(queries)
         unroll = caps.picked("unroll") or (16 if shares_rows(caps) else 4)
         # Groups that run at once have registers enough; a great many hide each other's waits.
-        early = shares_rows(caps) and groups * splits <= caps.parallel_groups and caps.picked("early") != 0
+        early = caps.early_words > 0 and shares_rows(caps) and groups * splits <= caps.parallel_groups
         schedule = AttentionSchedule(threads, queries, parts, splits, unroll, early)
         if schedule.shared_bytes(depth, columns) <= caps.max_shared_bytes:
             return schedule

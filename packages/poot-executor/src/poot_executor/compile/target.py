@@ -50,7 +50,8 @@ class Caps:
     zero. `errors` are ULP bounds of kernel operations ("fragment_mma": of the magnitudes summed, for each term);
     `operations` is the op set of a whole-graph device (empty: all). `group_threads` is the group size that schedules
     start from, `parallel_groups` how many groups keep the device busy, and `split_tiles` the fewest tiles of positions
-    for which it pays that another group takes them; up to `whole_tiles` a single group takes all.
+    for which it pays that another group takes them; up to `whole_tiles` a single group takes all. `early_words` are the
+    32-bit words of keys and values that a lane of an attention may hold before the queries are there; 0: none.
     `few_programs` says that a program takes seconds to be made ready, and memory of its own for weights.
     `many_rows` activation rows and more are contracted in tiles that the threads of a group share; None: never.
     `fragments` are the products of opaque matrix fragments that a target with the feature "fragments" has.
@@ -69,6 +70,7 @@ class Caps:
     parallel_groups: int = 1
     split_tiles: int = 1
     whole_tiles: int = 1
+    early_words: int = 0
     tile_rows: int = 1
     subgroup_width: int | None = None
     features: frozenset[str] = frozenset()

@@ -21,9 +21,6 @@ from poot_executor.kernel.buffers import SharedRef
 from poot_executor.kernel.builder import Var
 from poot_executor.kernel.handle import Handle
 
-LOADED_WORDS = 128
-"""Registers of a lane for what it has of K and V before it is needed: halves are two a word."""
-
 
 def by_subgroups(schedule: AttentionSchedule, columns: int, caps: Caps) -> bool:
     """Do the lanes of a subgroup have whole rows of V between them, and does memory hold what each gathers?"""
@@ -76,14 +73,14 @@ class SubgroupKernel(AttentionKernel):
                 (self.attention.out.inputs[1], self.columns),
             )
         )
-        if self.depth % FOUR or key_words > LOADED_WORDS:
+        if self.depth % FOUR or key_words > frame.caps.early_words:
             return None
         place = b.min(tile * self.threads + b.thread_id(), self.span - 1)
         keys = tuple(
             frame.emission.vector(self.attention.scores.inputs[1], (*batch, b.const(k, DType.I32), place), len(batch))
             for k in range(0, self.depth, FOUR)
         )
-        if key_words + value_words > LOADED_WORDS:
+        if key_words + value_words > frame.caps.early_words:
             return Loaded(keys, ())
         first = tile * self.threads + b.subgroup_id() * self.width
         rounds = range(0, self.width, self.width // self.lanes)
