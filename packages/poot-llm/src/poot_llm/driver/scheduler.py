@@ -54,10 +54,10 @@ class Scheduler:
     """Requests are admitted in the order in which they came, and preempted ones before new ones. A step decodes all
     that decode and reads about `prefill_tokens` of prompts beside them. Where a step of one row reads them, each gives
     its token as soon as it is read: a step here is then one of one prompt, until so many tokens were read, and then one
-    of all that decode. Where the pool is used up, the one that was
-    admitted last gives its room, so that the first ones always end. After an admission each that runs finds `spare`
-    more blocks: otherwise the newcomer would be the next to give way. Of several with one prompt, the first reads it,
-    where what it computes is shared: the others are admitted once it has.
+    of all that decode. Where the pool is used up, the one that was admitted last gives its room, so that the first ones
+    always end. After an admission each that runs finds `spare` more blocks: otherwise the newcomer would be the next to
+    give way. Of several with one prompt, the first reads it, where what it computes is shared: the others are admitted
+    once it has.
     """
 
     driver: Driver
