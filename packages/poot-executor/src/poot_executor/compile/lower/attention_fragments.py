@@ -14,7 +14,7 @@ from poot_executor.compile.lower.attention_rows import LOWEST, AttentionRows
 from poot_executor.compile.lower.attention_stages import Queries, Stage, Staged, columns_together
 from poot_executor.compile.lower.attention_visible import Visible, VisibleRows
 from poot_executor.compile.lower.draft import Frame
-from poot_executor.compile.lower.half_words import EIGHT, half_of, half_words, pack_pair
+from poot_executor.compile.lower.half_words import EIGHT, exact_half, half_words, pack_pair
 from poot_executor.compile.lower.weight_power import weight_power
 from poot_executor.compile.mask_bounds import MaskBounds
 from poot_executor.compile.region import Attention
@@ -36,7 +36,7 @@ def halves_of(graph: Graph, attention: Attention) -> DType | None:
     in none, or in several."""
     queries, keys = attention.scores.inputs
     values = attention.out.inputs[1]
-    kinds = {attention.rounded, *(half_of(graph, v) for v in (queries, keys, values))}
+    kinds = {attention.rounded, *(exact_half(graph, v) for v in (queries, keys, values))}
     summed = attention.scores.output.dtype is DType.F32 and attention.out.output.dtype is DType.F32
     return kinds.pop() if len(kinds) == 1 and summed else None
 

@@ -13,7 +13,7 @@ from poot_executor.compile.elementwise import narrowed
 from poot_executor.compile.indexing import Index
 from poot_executor.compile.lower.attention_kernel import AttentionKernel
 from poot_executor.compile.lower.attention_rows import FOUR, LOWEST, Loaded
-from poot_executor.compile.lower.half_words import half_of
+from poot_executor.compile.lower.half_words import exact_half
 from poot_executor.compile.schedule import AttentionSchedule, shares_rows
 from poot_executor.compile.target import Caps
 from poot_executor.dtype import DType
@@ -67,7 +67,7 @@ class SubgroupKernel(AttentionKernel):
     def _loaded(self, batch: Index, tile: Handle) -> Loaded | None:
         frame, b = self.frame, self.frame.b
         key_words, value_words = (
-            count // (1 if half_of(frame.scene.graph, value) is None else 2)
+            count // (1 if exact_half(frame.scene.graph, value) is None else 2)
             for value, count in (
                 (self.attention.scores.inputs[1], self.depth),
                 (self.attention.out.inputs[1], self.columns),

@@ -24,7 +24,7 @@ MOVED = frozenset({"reshape", "transpose", "broadcast", "gather"})
 """Movements whose elements are those of their first operand."""
 
 
-def half_of(graph: Graph, value: Value) -> DType | None:
+def exact_half(graph: Graph, value: Value) -> DType | None:
     """The halves in which every element of an expression is exactly: those of its dtype, or those that it was widened
     from. None where nothing says so."""
     if value.dtype in HALVES:
@@ -33,9 +33,9 @@ def half_of(graph: Graph, value: Value) -> DType | None:
     if equation is None or value.dtype is not DType.F32:
         return None
     if equation.op == "cast" or equation.op in MOVED:
-        return half_of(graph, equation.inputs[0])
+        return exact_half(graph, equation.inputs[0])
     if equation.op == "select":
-        one, other = (half_of(graph, v) for v in equation.inputs[1:])
+        one, other = (exact_half(graph, v) for v in equation.inputs[1:])
         return one if one is other else None
     return None
 
