@@ -223,6 +223,26 @@ def test_two_writes_into_one_pool(g, run):
     assert match.regions == ("projection", "projection")
 
 
+@pytest.mark.parametrize("read_as", ["data", "index", "data and updates", "updates"])
+def test_products_that_a_write_reads_otherwise_than_as_its_updates(g, run, read_as):
+    """Products whose rows are overwritten, or that say where others go, are stored: a write finishes its updates
+    alone."""
+    product = linear(g, g.floats(6, 32), 1 if read_as == "index" else 2)
+    updates, where = g.floats(*product.shape), g.slot(np.array([2, -1, 0, 5, -1, 3], np.int32), I32)
+    match read_as:
+        case "data":
+            g.output(p.scatter_update(product, where, updates))
+        case "index":
+            middles = g.slot(np.array([4.5, 2.5, 0.5, 5.5, 1.5, 3.5], np.float32), F32)
+            rows = p.cast(middles + p.tanh(p.reshape(product, (6,))) * 0.3, I32)
+            g.output(p.scatter_update(g.floats(6, 1), rows, updates))
+        case "data and updates":
+            g.output(p.scatter_update(product, where, product * 2.0))
+        case _:
+            g.output(p.scatter_update(g.floats(6, 2), where, product * 2.0))
+    assert len(run(g, PLAIN).regions) == (1 if read_as == "updates" else 2)
+
+
 @pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
 @pytest.mark.parametrize("shape", [(2, 3, 3), (2, 1, 9), (2, 9)], ids=str)
 def test_narrow_rows_that_fill_no_words(g, run, dtype, shape):

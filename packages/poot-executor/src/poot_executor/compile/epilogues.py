@@ -34,7 +34,8 @@ class Epilogues:
             return
         if region.kind == "row_reduction" and region.anchor is not None:
             return
-        between = blocks_between(region, self.state.leaves, self.state.by_root, self.state.readers, self.state.kept)
+        kept = self.state.kept | self.state.beside(region)
+        between = blocks_between(region, self.state.leaves, self.state.by_root, self.state.readers, kept)
         why = self._take_in(region, between)
         if why is not None and between:
             why = None if self._take_in(region, []) is None else why
@@ -45,7 +46,8 @@ class Epilogues:
         """Take in the contractions that a region finishes, with the regions between: None where that is done. Otherwise
         why not, nothing where there is none to be taken in."""
         finishers = {region.root, *(r.root for r in between)}
-        leaves = sorted({v for r in (region, *between) for v in self.state.leaves(r)}, key=lambda v: v.id)
+        read = {v for r in (region, *between) for v in self.state.leaves(r)} - self.state.beside(region)
+        leaves = sorted(read, key=lambda v: v.id)
         inner = [self.state.by_root[v] for v in leaves if v not in finishers and self._can_join(v, finishers)]
         candidates = [region, *inner] if region.kind == "contraction" else inner
         if not inner or len(candidates) > 2:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from poot_executor.compile.classify import weight_of
 from poot_executor.compile.extent import long_expressions
 from poot_executor.compile.precedence import Precedence
-from poot_executor.compile.reading import leaves_of
+from poot_executor.compile.reading import leaves_of, leaves_under
 from poot_executor.compile.region import Region, Regions, Segment
 from poot_executor.compile.target import Caps, Pick
 from poot_executor.graph.graph import Equation, Graph, Value
@@ -55,6 +55,13 @@ class Fusing:
     def leaves(self, region: Region) -> set[Value]:
         """What it reads that is stored, as things stand."""
         return leaves_of(self.graph, region, frozenset(self.stored))
+
+    def beside(self, region: Region) -> set[Value]:
+        """What a scatter reads besides its updates: the rows that stay, and where the others go."""
+        if region.kind != "scatter" or self.anchor(region).op != "scatter_update":
+            return set()
+        data, index, _ = self.anchor(region).inputs
+        return leaves_under(self.graph, (data, index), frozenset(self.stored))
 
     def add(self, segment: Segment, regions: Sequence[Region]) -> None:
         """Let `regions` be a segment of the input that it reads."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 
 from poot_executor.compile.region import Region
 from poot_executor.graph.graph import Graph, Value
@@ -10,9 +10,14 @@ from poot_executor.graph.graph import Graph, Value
 
 def leaves_of(graph: Graph, region: Region, stored: Set[Value]) -> set[Value]:
     """The stored values that a region reads."""
-    found: set[Value] = set()
     equation = graph.equation(region.root)
-    stack = list(equation.inputs) if equation is not None else []
+    return leaves_under(graph, equation.inputs if equation is not None else (), stored)
+
+
+def leaves_under(graph: Graph, values: Sequence[Value], stored: Set[Value]) -> set[Value]:
+    """The stored values that expressions read; of one that is stored, itself."""
+    found: set[Value] = set()
+    stack = list(values)
     seen: set[Value] = set()
     while stack:
         value = stack.pop()
