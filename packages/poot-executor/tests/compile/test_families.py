@@ -10,6 +10,7 @@ import pytest
 
 from poot_eval import EvalOptions, end_to_end_bound, eval
 from poot_eval.compare import assert_matches
+from poot_eval.conformance.crossed import crossed
 from poot_eval.conformance.inputs import floats, packed_rows
 from poot_eval.conformance.session import open_session
 from poot_eval.device import ReferenceDevice
@@ -210,11 +211,16 @@ def check_dispatches(program, name):
 NARROW = [name for name, (family, _) in FAMILIES.items() if family.activations is not F32]
 """Families whose steps are not run: narrow activations have no bound over two layers."""
 COMPARED = [name for name in FAMILIES if name not in NARROW]
+FORMS = ["llama", *NARROW, "gemma", "experts"]
+"""One family of each count of dispatches, and narrow ones: from contiguous pools, others are a sweep."""
 
 
 @pytest.mark.parametrize(
     ("name", "rows", "tokens", "paged", "caps"),
-    [(name, 1, 6, False, "lanes") for name in FAMILIES]
+    [
+        pytest.param(name, 1, 6, False, "lanes", marks=[] if name in FORMS else [pytest.mark.sweep(most=2)])
+        for name in FAMILIES
+    ]
     + [(name, 2, *step) for name in NARROW for step in ((1, True, "lanes"), (3, True, "rows"))],
 )
 def test_dispatches_a_layer(name, rows, tokens, paged, caps):
@@ -244,13 +250,12 @@ def check(step, caps, rng):
         return session.program
 
 
-@pytest.mark.parametrize(("rows", "tokens", "caps"), [(2, 1, "lanes"), (2, 3, "rows")])
-@pytest.mark.parametrize("name", COMPARED)
-def test_a_paged_step_of_every_family(rng, name, rows, tokens, caps):
+@pytest.mark.parametrize(("name", "step"), crossed(COMPARED, [(2, 1, "lanes"), (2, 3, "rows")]))
+def test_a_paged_step_of_every_family(rng, name, step):
+    rows, tokens, caps = step
     check_dispatches(check(Step(FAMILIES[name][0], rows, tokens), CAPS[caps], rng), name)
 
 
-@pytest.mark.parametrize("name", ["llama", "sinks", "gemma", "no rotation, slopes"])
-@pytest.mark.parametrize("paged", [True, False], ids=["paged", "contiguous"])
+@pytest.mark.parametrize(("name", "paged"), crossed(["llama", "sinks", "gemma", "no rotation, slopes"], [True, False]))
 def test_a_step_whose_groups_share_positions(rng, name, paged):
     check(Step(FAMILIES[name][0], 2, 1, paged), SPLIT, rng)

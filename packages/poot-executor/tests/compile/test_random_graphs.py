@@ -420,16 +420,16 @@ def test_random_layers_match_the_oracle(case):
 
 
 @pytest.mark.sweep(most=1)
-@pytest.mark.parametrize("part", range(10))
-@settings(QUICK, max_examples=25)
+@pytest.mark.parametrize("part", range(25))
+@settings(QUICK, max_examples=10)
 @given(case=graphs(most=5, makers=tuple(LAYERS)))
 def test_many_random_layers_match_the_oracle(case, part):
     check(case, [ReferenceDevice(caps) for caps in CAPS])
 
 
 @pytest.mark.sweep(most=2)
-@pytest.mark.parametrize("part", range(30))
-@settings(QUICK, max_examples=50)
+@pytest.mark.parametrize("part", range(60))
+@settings(QUICK, max_examples=25)
 @given(case=graphs(most=16))
 def test_many_random_graphs_match_the_oracle(case, part):
     check(case, [ReferenceDevice(caps) for caps in CAPS])

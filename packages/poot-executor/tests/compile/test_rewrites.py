@@ -233,7 +233,8 @@ def test_rewritten_graphs_have_the_same_regions(written, name, seed):
 
 @pytest.mark.sweep(most=2)
 @pytest.mark.parametrize("name", GRAPHS)
-@settings(QUICK, max_examples=60)
+@pytest.mark.parametrize("part", range(4))
+@settings(QUICK, max_examples=15)
 @given(seed=st.integers(0, 2**32 - 1))
-def test_many_rewritten_graphs_have_the_same_regions(written, name, seed):
+def test_many_rewritten_graphs_have_the_same_regions(written, name, part, seed):
     check(written, name, seed, run=True)

@@ -103,9 +103,9 @@ def test_candidates_compute_the_same(under, rng, name):
 
 @pytest.mark.sweep(most=2)
 @pytest.mark.parametrize("name", CAPS)
-@pytest.mark.parametrize("turn", range(4))
+@pytest.mark.parametrize("turn", range(8))
 def test_more_candidates_compute_the_same(under, rng, name, turn):
-    _candidates(under(CAPS[name]), rng, CAPS[name], 12)
+    _candidates(under(CAPS[name]), rng, CAPS[name], 6)
 
 
 def _candidates(run, rng, caps, count):
