@@ -180,16 +180,32 @@ def test_every_operation_compiles(
     _compiled(kernels, architecture, clang, notes, tmp_path)
 
 
+def planned(architecture: Architecture, library_kernels: ModuleType) -> list[Kernel]:
+    """The library; planning takes longer than compiling, and differs little between architectures of one width."""
+    first = next(a for a in ARCHITECTURES if a.wave == architecture.wave)
+    kernels: list[Kernel] = library_kernels.library(first)
+    assert len(kernels) > 40
+    return kernels
+
+
 @pytest.mark.slow
+@each_architecture
+def test_the_kernels_of_the_library_compile(
+    architecture: Architecture, clang: Clang, notes: Callable[..., str], tmp_path: Path, library_kernels: ModuleType
+) -> None:
+    """Architectures of one width share the library: each kernel is compiled for one of them."""
+    same = [a for a in ARCHITECTURES if a.wave == architecture.wave]
+    kernels = planned(architecture, library_kernels)[same.index(architecture) :: len(same)]
+    _compiled(kernels, architecture, clang, notes, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.sweep(most=1)
 @each_architecture
 def test_every_kernel_of_the_library_compiles(
     architecture: Architecture, clang: Clang, notes: Callable[..., str], tmp_path: Path, library_kernels: ModuleType
 ) -> None:
-    # Planning takes longer than compiling, and differs little between architectures of one width.
-    first = next(a for a in ARCHITECTURES if a.wave == architecture.wave)
-    kernels = library_kernels.library(first)
-    assert len(kernels) > 40
-    _compiled(kernels, architecture, clang, notes, tmp_path)
+    _compiled(planned(architecture, library_kernels), architecture, clang, notes, tmp_path)
 
 
 def tiles(architecture: Architecture, library_kernels: ModuleType) -> list[Kernel]:
