@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -33,7 +34,7 @@ from poot_llm.sampling import (
     allowed_bits,
     append_suffix,
 )
-from poot_llm.sampling.logprobs import LogprobTable
+from poot_llm.sampling.logprobs import read_logprobs
 
 LOGITS = SlotKey(SlotKind.INPUT, "logits")
 SPAN = 16
@@ -194,9 +195,20 @@ def test_logprobs_are_read_by_row(rng: np.random.Generator) -> None:
     logits = rng.normal(0, 1, (2, 25)).astype(np.float32)
     rows = {1: SamplerRow(0, SamplingParams(logprobs=3))}
     outputs = eval(full_step(2, 25), full_inputs(logits, rows, [0, 0])).outputs
-    read = LogprobTable(outputs).row(1, 3)
+    read = read_logprobs(outputs, {1: 3})[1]
     assert [id for id, _ in read.top] == np.argsort(-logits[1])[:3].tolist()
     assert read.logprob == read.top[0][1] == max(logprob for _, logprob in read.top)
+    # Each row has as many as it wants, up to those that there are, whatever others want.
+    both = read_logprobs(outputs, {1: 0, 0: 25})
+    assert both[1].top == () and both[1].logprob == read.logprob
+    assert [id for id, _ in both[0].top] == np.argsort(-logits[0])[:20].tolist()
+    # What it says stays the same where the step's outputs do not, and in another process.
+    before = (read.logprob, read.top)
+    again = pickle.loads(pickle.dumps(read))
+    for name in ("logprob", "top_ids", "top_logprobs"):
+        outputs[name][:] = 0
+    assert (read.logprob, read.top) == before == (again.logprob, again.top)
+    assert again == read != both[0] and len({again, read, both[0]}) == 2
 
 
 @pytest.fixture(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import heapq
 
-import numpy as np
-
 from poot_executor.errors import PootError
 
 RESERVED = 0
@@ -24,7 +22,7 @@ class BlockPool:
     def __init__(self, count: int) -> None:
         if count < 2:
             raise BlockError(f"a pool of {count} blocks has none to give: block 0 is reserved")
-        self._references = np.zeros(count, np.int32)
+        self._references = [0] * count
         self._free = list(range(1, count))
 
     @property
@@ -39,14 +37,15 @@ class BlockPool:
 
     def references(self, block: int) -> int:
         """How many hold on to a block."""
-        return int(self._references[block])
+        return self._references[block]
 
     def take(self, count: int) -> list[int] | None:
         """Free blocks, each held once from now on: all of them, or None."""
         if count > len(self._free):
             return None
         taken = [heapq.heappop(self._free) for _ in range(count)]
-        self._references[taken] = 1
+        for block in taken:
+            self._references[block] = 1
         return taken
 
     def share(self, block: int) -> None:

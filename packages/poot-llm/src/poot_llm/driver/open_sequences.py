@@ -51,10 +51,11 @@ class OpenSequences:
 
     def require(self, sequences: Items[Sequence]) -> None:
         """Raises BindError unless they are open, unfinished, at least one, and each there once."""
-        if not sequences or (len(sequences) > 1 and len(set(sequences)) != len(sequences)):
+        each = set(sequences)
+        if not each or len(each) != len(sequences):
             raise BindError("a step takes sequences, at least one and each once")
-        for sequence in sequences:
-            if sequence not in self._open or sequence.finish_reason is not None:
+        if not each <= self._open or any(s.finish_reason is not None for s in sequences):
+            for sequence in sequences:
                 self._require(sequence)
 
     def _require(self, sequence: Sequence) -> None:
@@ -75,12 +76,13 @@ class OpenSequences:
     def commit_given(self, results: Items[StepResult]) -> list[tuple[tuple[int, ...], PootError | None]]:
         """See `Driver.commit_given`."""
         committed: list[tuple[tuple[int, ...], PootError | None]] = []
-        for sequence, first, failed, more, _ in results:
+        for result in results:
+            sequence, first, more, failure = result.sequence, result.token, result.more, result.failure
             given: tuple[int, ...] = ()
-            failure = failed
             if first is not None:
-                self._require(sequence)
-                given, count = (first, *more), 0
+                if sequence not in self._open or sequence.finish_reason is not None:
+                    self._require(sequence)
+                given, count = (first, *more) if more else (first,), 0
                 try:
                     for count, token in enumerate(given, 1):
                         if sequence.accept(token) is not None:

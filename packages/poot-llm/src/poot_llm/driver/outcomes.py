@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence as Items
 
 from poot_executor.errors import PootError
+from poot_executor.executor import StepOutputs
 from poot_llm.driver.flights import Flights
 from poot_llm.driver.forced import Forcing
 from poot_llm.driver.guesses import Guesser
 from poot_llm.driver.kv import KvLayout
 from poot_llm.driver.runs import Member, Run
 from poot_llm.driver.sequence import FinishReason, NonFiniteLogits, Sequence, StepResult
-from poot_llm.sampling import LogprobTable
+from poot_llm.sampling import Suffix, TokenLogprobs, read_logprobs
 
 
 class Outcomes:
@@ -35,12 +36,16 @@ class Outcomes:
             return
         kept = run.resets == self._flights.resets
         tokens, wrong = flight.outputs["token"].tolist(), flight.outputs["non_finite"].tolist()
-        logprobs = LogprobTable(flight.outputs)
         if run.key.shape.window:
             for s in members:
-                results[s] = self._checked(run, s, tokens, wrong, logprobs, kept)
+                results[s] = self._checked(run, s, flight.outputs, tokens, wrong, kept)
             return
         placed, more = run.members, ()
+        logprobs: dict[int, TokenLogprobs] = {}
+        if run.key.suffix is Suffix.FULL:
+            wanted = {placed[s].row: count for s in members if (count := s.params.logprobs) is not None}
+            if wanted:
+                logprobs = read_logprobs(flight.outputs, wanted)
         for s in members:
             member, lease = placed[s], s.lease
             row, end = member.row, member.start + member.count
@@ -54,9 +59,9 @@ class Outcomes:
             token = tokens[row]
             if alone and s.forcing is not None and self._forcing is not None:
                 more = self._forcing.after(s, token)
-            s.drawn = [token, *more]
-            count = s.params.logprobs
-            results[s] = StepResult(s, token, None, more, () if count is None else (logprobs.row(row, count),))
+            s.drawn = [token, *more] if more else [token]
+            found = (logprobs[row],) if row in logprobs else ()
+            results[s] = StepResult(s, token, None, more, found)
 
     def _unfinished(self, s: Sequence, member: Member, wrong: bool, kept: bool) -> StepResult:
         """Of a sequence that has more to read, or whose row is not finite."""
@@ -71,7 +76,7 @@ class Outcomes:
         return StepResult(s, None)
 
     def _checked(
-        self, run: Run, s: Sequence, tokens: Items[int], wrong: Items[int], logprobs: LogprobTable, kept: bool
+        self, run: Run, s: Sequence, outputs: StepOutputs, tokens: Items[int], wrong: Items[int], kept: bool
     ) -> StepResult:
         """What a window gave: tokens up to the first that was guessed wrong. Each is the one that would have been drawn
         without guessing, since it is drawn at its own position after the same ids.
@@ -98,7 +103,9 @@ class Outcomes:
         if self._guesser is not None:
             self._guesser.checked(s, len(member.guesses), len(given) - 1)
         count = s.params.logprobs
-        found = () if count is None else tuple(logprobs.row(first + place, count) for place in range(len(given)))
+        found: tuple[TokenLogprobs, ...] = ()
+        if count is not None:
+            found = tuple(read_logprobs(outputs, dict.fromkeys(range(first, first + len(given)), count)).values())
         return StepResult(s, given[0], None, tuple(given[1:]), found)
 
 

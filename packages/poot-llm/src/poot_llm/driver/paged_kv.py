@@ -132,7 +132,7 @@ class PagedKv(KvLayout):
         width = min(table.shape[1], self._row_blocks)
         table[placed.rows, :width] = self._tables[placed.held, :width]
         if shape.tokens == 1:
-            block, place = np.divmod(placed.start, BLOCK)
+            block, place = placed.start // BLOCK, placed.start % BLOCK
             write[placed.rows, 0] = self._tables[placed.held, block] * BLOCK + place
         else:
             offsets = np.arange(shape.tokens)

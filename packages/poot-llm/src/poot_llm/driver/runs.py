@@ -31,14 +31,15 @@ class Run:
     resets: int
 
     def serves(self, sequence: Sequence) -> bool:
-        """Whether this step, submitted ahead, computes what the sequence has pending now."""
+        """Whether this step, submitted ahead, computes what the sequence has pending now: a token, since the step
+        starts where the answer ended when it was submitted.
+        """
         member = self.members[sequence]
         start = member.start
         return (
             member.lease is sequence.lease
             and start == sequence.cached
             and start + 1 == sequence.length
-            and bool(sequence.tokens)
             and member.expects == sequence.tokens[-1]
             and not self.flight.lost
         )

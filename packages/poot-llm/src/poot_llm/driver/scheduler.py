@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from poot_executor.errors import CompileLimit, OutOfMemory, PootError, RequestError, Unsupported
 from poot_llm.blocks.step import BLOCK
@@ -37,7 +37,8 @@ class Request:
     admitted: float | None = None
 
 
-class Delivery(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Delivery:
     """What a step gave a request: committed tokens, with logprobs where it wants them. `finish_reason` is set on the
     last one; `failure` says why where that is ERROR.
     """

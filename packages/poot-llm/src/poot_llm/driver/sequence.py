@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -216,7 +216,8 @@ class Sequence:
         self.cached = min(self.cached, self.length - 1)
 
 
-class StepResult(NamedTuple):
+@dataclass(slots=True, eq=False)
+class StepResult:
     """What a step gave a sequence: a token once all of its ids are cached, else None. It is not part of the answer
     until it is committed. `more` are to be committed after it: tokens that were guessed and turned out right, with the
     one that follows them, or those that its guide forces. `failure` is what ended the sequence instead. `logprobs` are

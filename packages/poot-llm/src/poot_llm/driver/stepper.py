@@ -101,10 +101,9 @@ class Stepper:
         for s in sequences:
             ahead, s.ahead = s.ahead, None
             if ahead is not None and ahead.serves(s):
-                if ahead in runs:
-                    runs[ahead].append(s)
-                else:
-                    runs[ahead] = [s]
+                if (members := runs.get(ahead)) is None:
+                    members = runs[ahead] = []
+                members.append(s)
             else:
                 s.repeat()
                 fresh.append(s)

@@ -22,7 +22,7 @@ from poot_llm.sampling.keys import (
     Suffix,
     slot_types,
 )
-from poot_llm.sampling.logprobs import LogprobTable, TokenLogprobs
+from poot_llm.sampling.logprobs import TokenLogprobs, read_logprobs
 from poot_llm.sampling.params import SamplingParams
 from poot_llm.sampling.slots import SamplerRow, SamplerSlots, allowed_bits, sampler_inputs
 from poot_llm.sampling.suffix import append_suffix
@@ -41,7 +41,6 @@ __all__ = [
     "SEED",
     "TOP_K",
     "History",
-    "LogprobTable",
     "SamplerRow",
     "SamplerShape",
     "SamplerSlots",
@@ -50,6 +49,7 @@ __all__ = [
     "TokenLogprobs",
     "allowed_bits",
     "append_suffix",
+    "read_logprobs",
     "sampler_inputs",
     "slot_types",
 ]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from poot_executor.dtype import I32
@@ -13,28 +15,60 @@ from poot_executor.graph.traced import Traced
 from poot_llm.sampling.keys import MOST_LOGPROBS
 
 
-class TokenLogprobs(NamedTuple):
-    """A chosen token's logprob, and the most likely ids with theirs, descending."""
+@dataclass(frozen=True, slots=True, eq=False)
+class StepLogprobs:
+    """Those of n rows of a step: of the chosen tokens f32[n], and the k most likely ids i32[n, k] with theirs
+    f32[n, k], descending.
+    """
 
-    logprob: float
-    top: tuple[tuple[int, float], ...]
+    chosen: NDArray[np.float32]
+    top_ids: NDArray[np.int32]
+    top: NDArray[np.float32]
 
 
-class LogprobTable:
-    """Those of a step with the suffix FULL, read from its outputs when a row is first asked for."""
+class TokenLogprobs:
+    """A chosen token's logprob, and the most likely ids with theirs. They stay in the arrays of their step, which cross
+    a process as such, until they are asked for.
+    """
 
-    __slots__ = ("_chosen", "_ids", "_logprobs", "_outputs")
+    __slots__ = ("_count", "_row", "_step")
 
-    def __init__(self, outputs: Mapping[str, NDArray[Any]]) -> None:
-        self._outputs = outputs
-        self._chosen: list[float] | None = None
+    def __init__(self, step: StepLogprobs, row: int, count: int) -> None:
+        self._step = step
+        self._row = row
+        self._count = count
 
-    def row(self, row: int, count: int) -> TokenLogprobs:
-        """A row's, with the `count` most likely ids."""
-        if self._chosen is None:
-            self._chosen = self._outputs["logprob"].tolist()
-            self._ids, self._logprobs = self._outputs["top_ids"].tolist(), self._outputs["top_logprobs"].tolist()
-        return TokenLogprobs(self._chosen[row], tuple(zip(self._ids[row][:count], self._logprobs[row], strict=False)))
+    @property
+    def logprob(self) -> float:
+        """The chosen token's."""
+        return float(self._step.chosen[self._row])
+
+    @property
+    def top(self) -> tuple[tuple[int, float], ...]:
+        """Ids with their logprobs, descending."""
+        ids, values = self._step.top_ids[self._row, : self._count], self._step.top[self._row, : self._count]
+        return tuple(zip(ids.tolist(), values.tolist(), strict=True))
+
+    def __reduce__(self) -> tuple[type[TokenLogprobs], tuple[StepLogprobs, int, int]]:
+        return TokenLogprobs, (self._step, self._row, self._count)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TokenLogprobs) and (self.logprob, self.top) == (other.logprob, other.top)
+
+    def __hash__(self) -> int:
+        return hash((self.logprob, self.top))
+
+    def __repr__(self) -> str:
+        return f"TokenLogprobs(logprob={self.logprob}, top={self.top})"
+
+
+def read_logprobs(outputs: Mapping[str, NDArray[Any]], wanted: Mapping[int, int]) -> dict[int, TokenLogprobs]:
+    """Those of some rows of a step with the suffix FULL, each with as many most likely ids as it wants, or all that
+    there are.
+    """
+    rows, most = list(wanted), max(wanted.values())
+    step = StepLogprobs(outputs["logprob"][rows], outputs["top_ids"][rows, :most], outputs["top_logprobs"][rows, :most])
+    return {row: TokenLogprobs(step, place, count) for place, (row, count) in enumerate(wanted.items())}
 
 
 def output_logprobs(logits: Traced, token: Traced) -> None:

@@ -57,8 +57,9 @@ NEUTRAL = SamplingParams()
 @dataclass(slots=True)
 class _Held:
     """What the arrays hold of one row: seed and parameters, whether these penalize and which ids they allow, which
-    history and how much of it (its additions that are there, its length), and whether the mask rules anything out.
-    `item` is the row that all of it is of, where nothing of that can have changed as long as it is the same one.
+    history and how many of its additions, and whether the mask rules anything out.
+    `item` is the row that all of it is of, where nothing of that but the history can have changed as long as it is the
+    same one.
     """
 
     item: SamplerRow | None = None
@@ -68,36 +69,8 @@ class _Held:
     allowed: NDArray[np.uint32] | None = None
     history: History | None = None
     additions: int = 0
-    length: int = 0
     ahead: bool = False
     masked: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Changes:
-    """Entries of histories that are to be written, those of all rows at once: an entry that changed twice has the same
-    values twice.
-    """
-
-    rows: list[int]
-    places: list[int]
-    ids: list[int]
-    counts: list[int]
-
-    def add(self, row: int, history: History, before: int) -> None:
-        """What changed in a row's history since there were so many additions."""
-        for place, id, count in history.changed(before):
-            self.rows.append(row)
-            self.places.append(place)
-            self.ids.append(id)
-            self.counts.append(count)
-
-    def write(self, ids: NDArray[np.int32], counts: NDArray[np.int32]) -> None:
-        """Into i32[rows, history] each; nothing is left to be written."""
-        if self.rows:
-            ids[self.rows, self.places], counts[self.rows, self.places] = self.ids, self.counts
-            for column in (self.rows, self.places, self.ids, self.counts):
-                column.clear()
 
 
 class SamplerSlots:
@@ -106,7 +79,7 @@ class SamplerSlots:
     One step's arrays are the next one's: hand them to the executor, which takes the bytes, before filling again.
     """
 
-    __slots__ = ("_all", "_arrays", "_changed", "_held", "_mask", "_used", "shape", "suffix")
+    __slots__ = ("_all", "_arrays", "_changes", "_held", "_mask", "_used", "shape", "suffix")
 
     def __init__(self, suffix: Suffix, shape: SamplerShape) -> None:
         self.suffix = suffix
@@ -115,7 +88,9 @@ class SamplerSlots:
         self._arrays: dict[SlotKey, NDArray[Any]] = {key: np.zeros(t.shape, t.dtype.numpy) for key, t in types.items()}
         self._held = [_Held() for _ in range(shape.rows)]
         self._used: set[int] = set()
-        self._changed = _Changes([], [], [], [])
+        # Entries of histories that are to be written, those of all rows at once: place among all rows', id, count, and
+        # so on. One that changed twice has the same values twice.
+        self._changes: list[int] = []
         if suffix is Suffix.FULL:
             self._all = allowed_bits(shape.vocabulary)
             self._mask = self._arrays[MASK]
@@ -130,7 +105,7 @@ class SamplerSlots:
         Raises BindError for a row that this suffix does not serve, that is beyond the shape, or whose history or mask
         is missing or does not fit; RequestError for a row of which nothing may be chosen.
         """
-        full = self.suffix is Suffix.FULL
+        full, most = self.suffix is Suffix.FULL, self.shape.history
         for row in self._used.difference(rows):
             self._held[row].item = None
             self._take(row, 0, NEUTRAL)
@@ -144,10 +119,15 @@ class SamplerSlots:
                 held = self._held[row]
                 if held.item is not item:
                     self._fill_row(row, held, item)
+                if (history := held.history) is not None:
+                    # Mostly one token is new.
+                    if history.length > most:
+                        raise BindError(f"row {row} holds {history.length} ids, the step {most}")
+                    held.additions = history.list_changes(held.additions, row * most, self._changes)
         finally:
             # What was counted as written is, also where a later row is refused.
-            if full:
-                self._changed.write(self._arrays[HISTORY], self._arrays[COUNTS])
+            if self._changes:
+                self._write_changes()
         self._used = set(rows)
         return self._arrays
 
@@ -160,7 +140,7 @@ class SamplerSlots:
             self._write_mask(row, item.mask, item.banned)
         elif item.mask is not None or item.banned:
             raise BindError(f"row {row} has a mask, and the step's suffix {self.suffix.value} has none")
-        if item.mask is None and not held.penalizes:
+        if item.mask is None:
             held.item = item
 
     def _take(self, row: int, seed: int, params: SamplingParams) -> None:
@@ -196,21 +176,23 @@ class SamplerSlots:
         late = history is not None and ahead
         if late is not held.ahead:
             self._arrays[AHEAD][row] = held.ahead = late
-        before, length = held.length, 0 if history is None else len(history)
-        if history is None and not before:
+        if history is held.history:
             return
-        if length > self.shape.history:
-            raise BindError(f"row {row} holds {length} ids, the step {self.shape.history}")
-        if history is not None and history is held.history:
-            # Mostly one token is new.
-            self._changed.add(row, history, held.additions)
-        else:
-            ids, counts = self._arrays[HISTORY][row], self._arrays[COUNTS][row]
-            if history is not None:
-                ids[:length], counts[:length] = history.ids, history.counts
-            ids[length:before], counts[length:before] = NO_ID, 0
-        held.length = length
-        held.history, held.additions = history, 0 if history is None else history.additions
+        ids, counts = self._arrays[HISTORY][row], self._arrays[COUNTS][row]
+        if held.history is not None:
+            ids.fill(NO_ID)
+            counts.fill(0)
+        held.history, held.additions = history, 0
+        if history is not None:
+            length = min(history.length, self.shape.history)
+            ids[:length], counts[:length] = history.ids[:length], history.counts[:length]
+            held.additions = history.additions
+
+    def _write_changes(self) -> None:
+        places, ids, counts = np.array(self._changes, np.int64).reshape(-1, 3).T
+        self._arrays[HISTORY].reshape(-1)[places] = ids
+        self._arrays[COUNTS].reshape(-1)[places] = counts
+        self._changes.clear()
 
     def _write_mask(self, row: int, mask: NDArray[np.uint32] | None, banned: tuple[int, ...]) -> None:
         held = self._held[row]
