@@ -51,11 +51,10 @@ class OpenSequences:
 
     def require(self, sequences: Items[Sequence]) -> None:
         """Raises BindError unless they are open, unfinished, at least one, and each there once."""
-        each = set(sequences)
-        if not each or len(each) != len(sequences):
+        if not sequences or (len(sequences) > 1 and len(set(sequences)) != len(sequences)):
             raise BindError("a step takes sequences, at least one and each once")
-        if not each <= self._open or any(s.finish_reason is not None for s in sequences):
-            for sequence in sequences:
+        for sequence in sequences:
+            if sequence not in self._open or sequence.finish_reason is not None:
                 self._require(sequence)
 
     def _require(self, sequence: Sequence) -> None:

@@ -256,11 +256,13 @@ class Stepper:
         drawing: dict[int, SamplerRow] = {}
         if key.suffix is Suffix.GREEDY:
             return drawing
+        if ahead:
+            return {m.row: s.sampler_row(ahead) for s, m in members.items()}
         window = key.shape.window
         for s, m in members.items():
             if window:
                 row = s.sampler_row()
                 drawing |= {m.row * key.shape.tokens + place: row for place in range(m.count)}
-            elif ahead or m.start + m.count == s.length:
-                drawing[m.row] = s.sampler_row(ahead)
+            elif m.start + m.count == s.length:
+                drawing[m.row] = s.sampler_row()
         return drawing

@@ -54,12 +54,12 @@ class History:
         """Tokens of the answer."""
         return len(self._added)
 
-    def list_changes(self, before: int, start: int, changes: list[int]) -> int:
-        """Append the entries that changed since there were `before` additions, some of them several times: of each one
-        `start` plus its place, its id and its count. Returns the additions until now.
+    def write_changes(self, before: int, ids: NDArray[np.int32], counts: NDArray[np.int32]) -> int:
+        """Write the entries that changed since there were `before` additions to where ids and counts are kept, i32 of
+        at least `length` each. Returns the additions until now.
         """
         for place in self._added[before:]:
-            changes += start + place, self._ids[place], self._counts[place]
+            ids[place], counts[place] = self._ids[place], self._counts[place]
         return len(self._added)
 
     def _place(self, token: int) -> int:

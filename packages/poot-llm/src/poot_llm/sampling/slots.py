@@ -57,11 +57,13 @@ NEUTRAL = SamplingParams()
 @dataclass(slots=True)
 class _Held:
     """What the arrays hold of one row: seed and parameters, whether these penalize and which ids they allow, which
-    history and how many of its additions, and whether the mask rules anything out.
-    `item` is the row that all of it is of, where nothing of that but the history can have changed as long as it is the
-    same one.
+    history and how many of its additions, and whether the mask rules anything out. `item` is the row that all of it is
+    of, where nothing of that but the history can have changed as long as it is the same one. `ids` and `counts` are the
+    row's of the slots HISTORY and COUNTS, empty where the suffix has none.
     """
 
+    ids: NDArray[np.int32]
+    counts: NDArray[np.int32]
     item: SamplerRow | None = None
     seed: int = 0
     params: SamplingParams = NEUTRAL
@@ -79,18 +81,17 @@ class SamplerSlots:
     One step's arrays are the next one's: hand them to the executor, which takes the bytes, before filling again.
     """
 
-    __slots__ = ("_all", "_arrays", "_changes", "_held", "_mask", "_used", "shape", "suffix")
+    __slots__ = ("_all", "_arrays", "_held", "_mask", "_used", "shape", "suffix")
 
     def __init__(self, suffix: Suffix, shape: SamplerShape) -> None:
         self.suffix = suffix
         self.shape = shape
         types = slot_types(suffix, shape)
         self._arrays: dict[SlotKey, NDArray[Any]] = {key: np.zeros(t.shape, t.dtype.numpy) for key, t in types.items()}
-        self._held = [_Held() for _ in range(shape.rows)]
+        none = np.zeros((shape.rows, 0), np.int32)
+        histories = (self._arrays.get(key, none) for key in (HISTORY, COUNTS))
+        self._held = [_Held(ids, counts) for ids, counts in zip(*histories, strict=True)]
         self._used: set[int] = set()
-        # Entries of histories that are to be written, those of all rows at once: place among all rows', id, count, and
-        # so on. One that changed twice has the same values twice.
-        self._changes: list[int] = []
         if suffix is Suffix.FULL:
             self._all = allowed_bits(shape.vocabulary)
             self._mask = self._arrays[MASK]
@@ -112,22 +113,17 @@ class SamplerSlots:
             if full:
                 self._write_history(row, None, ahead=False)
                 self._write_mask(row, None, ())
-        try:
-            for row, item in rows.items():
-                if not 0 <= row < self.shape.rows:
-                    raise BindError(f"row {row} of a step of {self.shape.rows} rows")
-                held = self._held[row]
-                if held.item is not item:
-                    self._fill_row(row, held, item)
-                if (history := held.history) is not None:
-                    # Mostly one token is new.
-                    if history.length > most:
-                        raise BindError(f"row {row} holds {history.length} ids, the step {most}")
-                    held.additions = history.list_changes(held.additions, row * most, self._changes)
-        finally:
-            # What was counted as written is, also where a later row is refused.
-            if self._changes:
-                self._write_changes()
+        for row, item in rows.items():
+            if not 0 <= row < self.shape.rows:
+                raise BindError(f"row {row} of a step of {self.shape.rows} rows")
+            held = self._held[row]
+            if held.item is not item:
+                self._fill_row(row, held, item)
+            if (history := held.history) is not None:
+                if history.length > most:
+                    raise BindError(f"row {row} holds {history.length} ids, the step {most}")
+                # Mostly one token is new: two numbers are written faster than arrays of them are made for all rows.
+                held.additions = history.write_changes(held.additions, held.ids, held.counts)
         self._used = set(rows)
         return self._arrays
 
@@ -178,7 +174,7 @@ class SamplerSlots:
             self._arrays[AHEAD][row] = held.ahead = late
         if history is held.history:
             return
-        ids, counts = self._arrays[HISTORY][row], self._arrays[COUNTS][row]
+        ids, counts = held.ids, held.counts
         if held.history is not None:
             ids.fill(NO_ID)
             counts.fill(0)
@@ -187,12 +183,6 @@ class SamplerSlots:
             length = min(history.length, self.shape.history)
             ids[:length], counts[:length] = history.ids[:length], history.counts[:length]
             held.additions = history.additions
-
-    def _write_changes(self) -> None:
-        places, ids, counts = np.array(self._changes, np.int64).reshape(-1, 3).T
-        self._arrays[HISTORY].reshape(-1)[places] = ids
-        self._arrays[COUNTS].reshape(-1)[places] = counts
-        self._changes.clear()
 
     def _write_mask(self, row: int, mask: NDArray[np.uint32] | None, banned: tuple[int, ...]) -> None:
         held = self._held[row]
