@@ -11,6 +11,7 @@ import secrets
 import signal
 import threading
 from collections import defaultdict
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -58,9 +59,13 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     return f"sweeps: {drawn} --sweep-seed={option.sweep_seed}" if drawn else None
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what was not drawn; of several processes that share a run, each has the longest files first."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
+    """Mark sweeps before -m selects; then leave out what was not drawn. Of several processes that share a run, each has
+    the longest files first.
+    """
+    _mark_what_no_part_has(items)
+    yield
     files: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         files[item.nodeid.partition("::")[0]].append(item)
@@ -87,6 +92,25 @@ def pytest_collection_finish() -> None:
     a sixth of what tests of the compiler took."""
     gc.collect()
     gc.freeze()
+
+
+def _mark_what_no_part_has(items: list[pytest.Item]) -> None:
+    """Of a test that its class's mark names, as `part(test_contraction=4)` does, those combinations of parameters run
+    always whose places in their lists sum to a multiple of 4: every value is in one where two lists are as long. The
+    rest is a sweep.
+    """
+    places: defaultdict[tuple[str, str], dict[int, int]] = defaultdict(dict)
+    for item in items:
+        mark = item.get_closest_marker("part")
+        if mark is None or not isinstance(item, pytest.Function) or item.originalname not in mark.kwargs:
+            continue
+        test = item.nodeid.partition("[")[0]
+        total = 0
+        for name, value in item.callspec.params.items():
+            known = places[test, name]
+            total += known.setdefault(id(value), len(known))
+        if total % mark.kwargs[item.originalname]:
+            item.add_marker(pytest.mark.sweep)
 
 
 def _not_drawn(tests: list[pytest.Item], most: int, seed: str) -> list[pytest.Item]:

@@ -29,7 +29,7 @@ def test_other():
 def project(tmp_path: Path) -> Path:
     """Two files, each with a sweep of 30 tests and a test that belongs to none."""
     shutil.copy(ROOT / "conftest.py", tmp_path)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    sweep: a part of it\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    sweep: a part of it\n    part: of a class\n")
     for name in ("test_a.py", "test_b.py"):
         (tmp_path / name).write_text(SWEEP)
     return tmp_path
@@ -93,6 +93,40 @@ def test_a_test_says_how_many_of_its_parameters_are_enough(project: Path) -> Non
         assert fewest <= sum("test_few" in test for test in tests) <= 2
         assert len(tests) == drawn + 2
         assert collected(project, "test_a.py", *said.split()) == (tests, said)
+
+
+PART = """
+import pytest
+
+class Suite:
+    @pytest.mark.parametrize("second", range(5))
+    @pytest.mark.parametrize("first", range(4))
+    def test_crossed(self, first, second):
+        pass
+
+    def test_plain(self):
+        pass
+
+@pytest.mark.part(test_crossed=3)
+class TestSome(Suite):
+    pass
+
+class TestAll(Suite):
+    pass
+"""
+
+
+def test_a_class_runs_a_part_of_what_its_suite_crosses(project: Path) -> None:
+    (project / "test_a.py").write_text(PART)
+    assert len(collected(project, "test_a.py")[0]) == 42
+    status, report = run(project, "test_a.py", "--sweep", "0", "--collect-only", "-q")
+    assert status == 0 and "TestSome::test_plain" in report, report
+    assert report.count("TestAll::") == 21
+    some = [tuple(map(int, pair)) for pair in re.findall(r"TestSome::test_crossed\[(\d)-(\d)\]", report)]
+    assert len(some) == 7 and all((first + second) % 3 == 0 for first, second in some)
+    assert {first for first, _ in some} == set(range(4)) and {second for _, second in some} == set(range(5))
+    assert len(collected(project, "test_a.py", "--sweep", "2")[0]) == 21 + 8 + 2
+    assert len(collected(project, "test_a.py", "-m", "not sweep")[0]) == 21 + 8
 
 
 def test_processes_that_share_a_run_draw_the_same(project: Path) -> None:

@@ -13,5 +13,6 @@ def device(request):
         yield opened
 
 
+@pytest.mark.part(test_contraction=4)
 class TestReference(DeviceConformance):
     """Inherits every contract test; overrides none."""

@@ -34,6 +34,7 @@ def device(driver: Any, open_simulated: Callable[..., PtxDevice]) -> Iterator[Pt
     assert not driver.leaks
 
 
+@pytest.mark.part(test_contraction=4)
 class TestPtxSimulated(DeviceConformance):
     """Inherits every contract test; overrides none."""
 

@@ -13,6 +13,7 @@ def device():
         yield opened
 
 
+@pytest.mark.part(test_contraction=4)
 class TestVulkan(DeviceConformance):
     """Inherits every contract test; overrides none."""
 
