@@ -77,9 +77,10 @@ def test_the_toy_device_installs_and_generates(tiny: Path, tmp_path: Path) -> No
             folder,
         )
         wheels += (tmp_path / folder.name).iterdir()
-    run([sys.executable, "-m", "venv", tmp_path / "venv"], dict(os.environ))
+    run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], dict(os.environ))
     scripts = tmp_path / "venv" / ("Scripts" if sys.platform == "win32" else "bin")
-    run([scripts / "python", "-m", "pip", "install", "--quiet", *wheels], dict(os.environ))
+    pip = [sys.executable, "-m", "pip", "--python", scripts / "python"]
+    run([*pip, "install", "--quiet", "--no-compile", *wheels], dict(os.environ))
     assert "toy:cpu" in run([scripts / "poot", "devices"], dict(os.environ), tmp_path)
     given = ("the quick", "--device", "toy", "--max-tokens", "8", "--json")
     report = json.loads(run([scripts / "poot", "generate", tiny, *given], dict(os.environ), tmp_path))

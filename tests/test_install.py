@@ -56,10 +56,19 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return built
 
 
-def new_environment(folder: Path) -> Path:
-    """The interpreter of a fresh virtual environment with pip."""
-    run(sys.executable, "-m", "venv", folder)
+def new_environment(folder: Path, *options: str) -> Path:
+    """The interpreter of a fresh virtual environment, with pip unless an option says otherwise."""
+    run(sys.executable, "-m", "venv", *options, folder)
     return folder / ("Scripts" if sys.platform == "win32" else "bin") / "python"
+
+
+def installed_into(folder: Path, requirements: list[str]) -> Path:
+    """The interpreter of a fresh environment with these. The pip that is here brings them and compiles nothing ahead:
+    a pip in each environment, and bytecode of all that numpy holds, take longer than what is shown.
+    """
+    python = new_environment(folder, "--without-pip")
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile", *requirements)
+    return python
 
 
 @pytest.fixture(scope="module")
@@ -146,14 +155,12 @@ def test_chat_without_a_model_fetches_the_default_and_answers(first_run: Path, t
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory, wheels: dict[str, Path]) -> Path:
     """The interpreter of an environment with poot-llm[wgpu], as a user would have it."""
-    python = new_environment(tmp_path_factory.mktemp("installed"))
     requirements = [
         f"poot-llm[wgpu] @ {wheels['poot-llm'].as_uri()}",
         f"poot-executor @ {wheels['poot-executor'].as_uri()}",
         f"poot-wgpu-device @ {wheels['poot-wgpu-device'].as_uri()}",
     ]
-    run(python, "-m", "pip", "install", "--quiet", *requirements)
-    return python
+    return installed_into(tmp_path_factory.mktemp("installed"), requirements)
 
 
 def test_a_wheel_holds_its_package_and_nothing_else(wheels: dict[str, Path]) -> None:
@@ -185,8 +192,7 @@ def test_the_command_is_installed(installed: Path) -> None:
 
 
 def test_the_oracle_joins_as_a_device(tmp_path_factory: pytest.TempPathFactory, wheels: dict[str, Path]) -> None:
-    python = new_environment(tmp_path_factory.mktemp("oracle"))
     own = [f"{name} @ {wheels[name].as_uri()}" for name in ("poot-eval", "poot-executor")]
-    run(python, "-m", "pip", "install", "--quiet", *own)
+    python = installed_into(tmp_path_factory.mktemp("oracle"), own)
     seen = json.loads(run(python, "-W", "error", "-c", PROBE))
     assert seen["devices"] == {"reference": "ReferenceDriver"}
