@@ -42,7 +42,7 @@ from poot_executor.errors import (
 from poot_executor.kernel.ir import Kernel
 from poot_executor.kernel_device import KernelDevice
 
-SUBGROUP_CAPS = Caps(tile_rows=4, subgroup_width=8, features=frozenset({"subgroup", "dot4"}))
+SUBGROUP_CAPS = Caps(tile_rows=4, subgroup_width=8, joined_groups=24, features=frozenset({"subgroup", "dot4"}))
 """What the device can do when it is opened as `reference:subgroups`, its default."""
 
 PLAIN_CAPS = Caps()

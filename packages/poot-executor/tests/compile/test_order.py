@@ -282,9 +282,17 @@ def test_a_state_that_nothing_changes_is_not_touched(g, run):
     assert {StateKey(None, "pool"), StateKey(None, "unread")} == {use.key for use in match.program.states}
 
 
-def test_a_recurrent_state_is_computed_beside_the_old_one(g, run):
+def test_a_recurrent_state_is_computed_over_the_old_one(g, run):
+    """Each element from its own old one."""
     key, state = pool(g)
     g.builder.next_state(key, state * 0.5 + p.tanh(state))
+    match = run(g)
+    assert copies(match) == [] and match.program.arena_bytes == 0
+
+
+def test_a_state_that_moves_is_computed_beside_the_old_one(g, run):
+    key, state = pool(g, 4, 4)
+    g.builder.next_state(key, state * 0.5 + p.transpose(state, (1, 0)))
     assert copies(run(g)) == [("arena", "pool")]
 
 

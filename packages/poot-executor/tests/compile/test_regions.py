@@ -126,6 +126,16 @@ def test_a_residual_chain_is_stored_link_by_link(g):
     assert kinds(g) == expected
 
 
+def test_a_chain_that_nothing_stores_is_cut(g):
+    """No expression is longer than what compilers of kernels take, whatever nothing else divides."""
+    value = x(g, 8)
+    for _ in range(200):
+        value = p.tanh(value) + 0.5
+    g.output(value)
+    _, regions = formed(g)
+    assert len(regions.regions) == 7 and len(regions.cuts) == 6
+
+
 @pytest.mark.parametrize("bindings", [3, 4, 8])
 def test_an_expression_over_too_many_buffers_is_split(g, run, bindings):
     """Sums of ten inputs, in a chain and in a tree; a norm of one of them."""
@@ -433,3 +443,10 @@ def test_a_decode_step(decoder, paged, interleaved):
 def test_a_prefill_step(decoder, paged):
     expected = layer(1, 3, 6, [1, 3, 4, 8], [16, 2, 8])
     assert listed(decoder(1, 3, paged=paged).graph()) == around(1, 3, [*expected, *expected])
+
+
+def test_a_deep_model_has_the_same_layers_throughout(decoder):
+    """A residual stream of more additions than an expression may have on top of each other: every link is stored
+    anyway, so that none is cut where it meets a norm."""
+    expected = layer(1, 1, 2, [1, 1, 4, 8], [16, 2, 8])
+    assert listed(decoder(1, 1, layers=40).graph()) == around(1, 1, expected * 40)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from poot_executor.compile.target import Caps
+from poot_executor.compile.target import JOINED_GROUPS, Caps
 from poot_executor.kernel.fused_routines import ERRORS
 from poot_ptx_device.architecture import Architecture
 
@@ -73,6 +73,7 @@ def caps_of(architecture: Architecture, *, options: Set[str] | None = None) -> C
         split_tiles=SPLIT_TILES,
         whole_tiles=WHOLE_TILES,
         early_words=EARLY_WORDS,
+        joined_groups=JOINED_GROUPS,
         tile_rows=TILE_ROWS,
         subgroup_width=WARP,
         features=frozenset({"subgroup", "dot4", "packed_half", "mma", architecture.name, *options}),

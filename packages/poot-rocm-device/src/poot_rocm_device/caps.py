@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from poot_executor.compile.target import Caps
+from poot_executor.compile.target import JOINED_GROUPS, Caps
 from poot_executor.kernel.fragments import FEATURE, FragmentShape
 from poot_executor.kernel.fused_routines import ERRORS
 from poot_executor.known_answers import UNBOUNDED_LOOPS
@@ -39,6 +39,7 @@ def caps_of(architecture: Architecture, *, fragments: Sequence[FragmentShape] = 
         group_threads=schedule.group_threads,
         parallel_groups=schedule.groups_per_unit * architecture.units,
         split_tiles=schedule.split_tiles,
+        joined_groups=JOINED_GROUPS,
         # Rows of a weight lie one after the other: the lanes of a wave share a row.
         tile_rows=1,
         subgroup_width=architecture.wave,

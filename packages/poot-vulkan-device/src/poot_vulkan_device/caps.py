@@ -7,7 +7,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from poot_executor.compile.target import Caps
+from poot_executor.compile.target import JOINED_GROUPS, Caps
 from poot_vulkan_device.adapter import Adapter, Kind
 
 _ROUTINES: Mapping[str, float] = MappingProxyType(
@@ -98,6 +98,7 @@ def caps_of(
         split_tiles=1 if adapter.software else GPU_SPLIT_TILES,
         whole_tiles=1 if adapter.software else GPU_WHOLE_TILES,
         early_words=NVIDIA_EARLY_WORDS if adapter.identity.startswith(NVIDIA) else 0,
+        joined_groups=JOINED_GROUPS,
         parallel_groups=os.cpu_count() or 1 if adapter.software else GPU_GROUPS,
         # A CPU reads ahead where neighbouring lanes have rows of their own, and a reduction over lanes costs it much.
         # On a GPU the lanes of a subgroup share a row, as far as it has any.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from poot_executor.compile.target import Caps
+from poot_executor.compile.target import JOINED_GROUPS, Caps
 from poot_executor.known_answers import DOT4, PACK_HALF, UNBOUNDED_LOOPS, UNPACK_HALF
 
 WANTED = ("subgroup", "subgroup-barrier", "timestamp-query")
@@ -78,6 +78,7 @@ def caps_of(
         offset_alignment=max(256, limit["offset_alignment"]),
         group_threads=32 if adapter.is_llvmpipe else min(GPU_THREADS, limit["group_size"], limit["group_size_x"]),
         split_tiles=1 if adapter.software else GPU_SPLIT_TILES,
+        joined_groups=JOINED_GROUPS,
         # WebGPU does not say how wide a GPU is: this many groups fill a large one.
         parallel_groups=adapter.processors if adapter.software else 256,
         # A CPU reads ahead where neighbouring lanes have rows of their own, and a reduction over lanes costs it much.

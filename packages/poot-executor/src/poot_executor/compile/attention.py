@@ -87,7 +87,7 @@ def fuse_attention(graph: Graph, regions: Regions, layouts: Mapping[Value, Weigh
             declined[region.root] = Decline("attention", position[region.anchor.output], found)
     kept = tuple(fused.get(r.root, r) for r in regions.regions if r.root not in gone)
     reasons = [d for root, d in declined.items() if root not in gone]
-    return Regions(kept, regions.stored - gone, (*regions.declines, *reasons))
+    return Regions(kept, regions.stored - gone, (*regions.declines, *reasons), regions.cuts)
 
 
 def bindings(scene: Scene, attention: Attention) -> int:

@@ -59,7 +59,7 @@ def fuse_experts(graph: Graph, regions: Regions, layouts: Mapping[Value, WeightL
         )
     gone = regions.stored - stored
     kept = tuple(made.get(r.root, r) for r in regions.regions if r.root not in gone)
-    return Regions(kept, frozenset(stored), tuple(declines))
+    return Regions(kept, frozenset(stored), tuple(declines), regions.cuts)
 
 
 def _shape(graph: Graph, anchor: Equation, layouts: Mapping[Value, WeightLayout], caps: Caps) -> tuple[int, ...] | str:

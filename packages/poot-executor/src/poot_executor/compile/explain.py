@@ -92,7 +92,7 @@ def _schedule(schedule: Mapping[str, Any]) -> str:
 
 def _name(command: DispatchCommand) -> str:
     name = command.kernel.name
-    return name if name == command.region else f"{command.region}:{name}"
+    return name if name == command.region or "+" in command.region else f"{command.region}:{name}"
 
 
 def _place(place: Place) -> str:

@@ -17,11 +17,14 @@ DEPTH_MOST = 64
 """Operations on top of each other, likewise."""
 
 
-def long_expressions(graph: Graph, operations: int = OPERATIONS_MOST, depth: int = DEPTH_MOST) -> frozenset[Value]:
-    """Values to store so that no expression is longer, or deeper, than these and one more operation."""
+def long_expressions(
+    graph: Graph, stored: Set[Value], operations: int = OPERATIONS_MOST, depth: int = DEPTH_MOST
+) -> frozenset[Value]:
+    """Values to store besides those that are, so that no expression is longer, or deeper, than these and one more
+    operation."""
     cut: set[Value] = set()
-    _walk(graph, frozenset(), cut, operations, depth)
-    return frozenset(cut)
+    _walk(graph, stored, cut, operations, depth)
+    return frozenset(cut - stored)
 
 
 def longest_expression(graph: Graph, stored: Set[Value]) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from poot_executor.compile.classify import weight_of
-from poot_executor.compile.extent import long_expressions
 from poot_executor.compile.precedence import Precedence
 from poot_executor.compile.reading import leaves_of, leaves_under
 from poot_executor.compile.region import Region, Regions, Segment
@@ -36,7 +35,8 @@ class Fusing:
             for value in leaves_of(graph, region, regions.stored):
                 self.readers.setdefault(value, []).append(region)
         self.wanted = set(graph.roots())
-        self.kept = self.wanted | long_expressions(graph)
+        self.cuts = regions.cuts
+        self.kept = self.wanted | self.cuts
         self.declines = list(regions.declines)
         self.precedence = Precedence(self.regions, self.readers)
         self.segments: dict[Value, list[tuple[int, Segment]]] = {}

@@ -9,31 +9,20 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from poot_executor.compile.classify import SCATTERS
-from poot_executor.compile.lower.draft import Draft
-from poot_executor.compile.region import Region
+from poot_executor.compile.launches import share_launches
+from poot_executor.compile.locality import is_local
+from poot_executor.compile.lower.draft import Operand
+from poot_executor.compile.target import Caps
+from poot_executor.compile.unit import Unit
 from poot_executor.errors import GraphError, Unsupported
 from poot_executor.graph.graph import Graph, Input, Value
+from poot_executor.kernel.side_by_side import bound_together
 
 COPY_LIMIT = 1 << 20
 """Bytes of a state that a program may copy a step; a KV pool is above it."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Unit:
-    """A region with its dispatches. `reads` are the stored values that they read, besides those that the region's roots
-    update."""
-
-    region: Region
-    drafts: tuple[Draft, ...]
-    reads: frozenset[Value]
-
-    @property
-    def touches(self) -> frozenset[Value]:
-        """Every value that must be there before: read, updated in place or copied."""
-        return self.reads | frozenset(self.region.updates.values())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,21 +43,16 @@ class Ordered:
     staged: frozenset[Value]
 
 
-def make_unit(graph: Graph, region: Region, drafts: Sequence[Draft]) -> Unit:
-    """A lowered region. `graph` is what it was formed of."""
-    reads = frozenset(o.value for d in drafts for o in d.operands) - set(region.roots)
-    return Unit(region, tuple(drafts), reads)
-
-
-def order_units(graph: Graph, units: Sequence[Unit]) -> Ordered:
-    """Topological order that keeps the equations' own as far as reads before writes allow. Raises Unsupported for a
-    large state copy."""
-    return _Orderer(graph, units).run()
+def order_units(graph: Graph, units: Sequence[Unit], caps: Caps) -> Ordered:
+    """Topological order that keeps the equations' own as far as reads before writes allow, with small dispatches joined
+    to launches where the target asks for that. Raises Unsupported for a large state copy."""
+    return _Orderer(graph, units, caps).run()
 
 
 class _Orderer:
-    def __init__(self, graph: Graph, units: Sequence[Unit]) -> None:
-        self.graph, self.units = graph, units
+    def __init__(self, graph: Graph, units: Sequence[Unit], caps: Caps) -> None:
+        self.graph, self.units, self.caps = graph, list(units), caps
+        self.stored = frozenset({i.value for i in graph.inputs}.union(*(unit.roots for unit in units)))
         self.befores = {pair.before: pair for pair in graph.state}
         self.nexts: dict[Value, list[Value]] = {}
         for pair in graph.state:
@@ -78,7 +62,7 @@ class _Orderer:
         self.readers: dict[Value, set[int]] = {}
         makers: dict[Value, int] = {}
         for i, unit in enumerate(units):
-            makers.update((root, i) for root in unit.region.roots)
+            makers.update((root, i) for root in unit.roots)
             for value in unit.touches:
                 self.readers.setdefault(value, set()).add(i)
         self.makers = makers
@@ -90,9 +74,9 @@ class _Orderer:
 
     def run(self) -> Ordered:
         for i, unit in enumerate(self.units):
-            for root in unit.region.roots:
-                if root in unit.region.updates:
-                    self._update(i, root, unit.region.updates[root])
+            for root in unit.roots:
+                if root in unit.updates:
+                    self._update(i, root, unit.updates[root])
                 self._replace(i, root)
         changed = {state for states in self.nexts.values() for state in states}
         for root, states in self.nexts.items():
@@ -101,8 +85,9 @@ class _Orderer:
                     self._refuse_large(state, f"it becomes what {self.befores[root].key} is before the step")
                 self.late.append((root, state))
         staged = frozenset(root for root, _ in self.late if root in changed)
-        order = tuple(self.units[i] for i in _topological(self.after))
-        return Ordered(order, self.in_place, frozenset(self.copied), self.direct, tuple(self.late), staged)
+        order = _topological(self.after)
+        joined = share_launches(self.units, order, self.after, self.caps)
+        return Ordered(tuple(joined), self.in_place, frozenset(self.copied), self.direct, tuple(self.late), staged)
 
     def _update(self, i: int, root: Value, old: Value) -> None:
         """Write an update over the value that it updates, or let that be copied first."""
@@ -126,12 +111,26 @@ class _Orderer:
             residents = [state, *(v for v in self.in_place if self._home(v) == state)]
             free = root not in self.in_place and root not in self.direct
             free = free and not any(v in self.kept or v in self.nexts for v in residents[1:])
-            free = free and not any(v in self.units[i].reads for v in residents)
+            own = residents == [state] and self._reads_own_place(i, root, state)
+            free = free and (own or not any(v in self.units[i].reads for v in residents))
             if free and self._write_over(i, residents):
                 self.direct[root] = state
+                if own:
+                    self.units[i] = _in_place_of(self.units[i], root, state)
             else:
                 self._refuse_large(state, "what replaces it is computed while it is still needed, or lies elsewhere")
                 self.late.append((root, state))
+
+    def _reads_own_place(self, i: int, root: Value, state: Value) -> bool:
+        """Does the unit compute every element of a next state from the state's own element, and others of it not?"""
+        unit = self.units[i]
+        (region,) = unit.regions
+        return (
+            region.kind == "pointwise"
+            and len(unit.drafts) == 1
+            and state in unit.reads
+            and is_local(self.graph, root, state, 1, 1, self.stored - {root})
+        )
 
     def _home(self, value: Value) -> Value:
         """The value whose buffer it lies in."""
@@ -161,6 +160,15 @@ class _Orderer:
                 f"update of state {self.befores[state].key}: {state.type}",
                 f"{reason}: that would copy {state.type.nbytes:,} bytes a step",
             )
+
+
+def _in_place_of(unit: Unit, root: Value, state: Value) -> Unit:
+    """The unit with a state read through the buffer of what replaces it: one binding, as it is one memory."""
+    (draft,) = unit.drafts
+    named = [Operand(root) if operand == Operand(state) else operand for operand in draft.operands]
+    operands = tuple(dict.fromkeys(named))
+    kernel = bound_together(draft.kernel, [operands.index(operand) for operand in named])
+    return replace(unit, drafts=(replace(draft, kernel=kernel, operands=operands),), reads=unit.reads - {state})
 
 
 def _reaches(after: Sequence[set[int]], start: int, goal: int) -> bool:

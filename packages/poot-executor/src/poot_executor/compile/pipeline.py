@@ -14,7 +14,7 @@ from poot_executor.compile.lower import lower_region
 from poot_executor.compile.lower.draft import Draft
 from poot_executor.compile.lower.reuse import Reuse
 from poot_executor.compile.options import CompileOptions
-from poot_executor.compile.order import make_unit, order_units
+from poot_executor.compile.order import order_units
 from poot_executor.compile.passes import run_passes
 from poot_executor.compile.plan import Plan, Planner, Schema, make_schema
 from poot_executor.compile.program import Decline, Program, StateUse, WeightUse
@@ -33,6 +33,7 @@ from poot_executor.compile.schedule_picks import (
     region_key,
 )
 from poot_executor.compile.target import Caps, Granularity, Pick, Target
+from poot_executor.compile.unit import make_unit
 from poot_executor.compile.wide import regions_within
 from poot_executor.errors import CompileLimit, Unsupported
 from poot_executor.formats import FORMATS, Format
@@ -90,8 +91,8 @@ class Compilation:
         regions = fuse_projections(graph, regions, layouts, self._caps, norms)
         _limit("expression_operations", limits.expression_operations, longest_expression(graph, regions.stored))
         scene = Scene(graph, regions.stored, layouts)
-        units = [make_unit(graph, region, self._lowered(scene, region, picks)) for region in regions.regions]
-        ordered = order_units(graph, units)
+        units = [make_unit(region, self._lowered(scene, region, picks)) for region in regions.regions]
+        ordered = order_units(graph, units, self._caps)
         plan = Planner(graph, ordered, layouts, self._schema, self._caps, self._optimize, keep).run()
         _limit("dispatches", limits.dispatches, len(plan.commands))
         _limit("arena_bytes", limits.arena_bytes, plan.arena_bytes)

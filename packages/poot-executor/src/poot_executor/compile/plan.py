@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from poot_executor.compile.lower.draft import Draft, Operand
 from poot_executor.compile.memory import Block, Span, align, plan_arena
-from poot_executor.compile.order import Ordered, Unit
+from poot_executor.compile.order import Ordered
 from poot_executor.compile.program import (
     Arg,
     Command,
@@ -21,6 +21,7 @@ from poot_executor.compile.program import (
     WeightUse,
 )  # fmt: skip
 from poot_executor.compile.target import Caps
+from poot_executor.compile.unit import Unit
 from poot_executor.dtype import to_bytes
 from poot_executor.errors import Unsupported
 from poot_executor.graph.graph import Graph, Input, Value
@@ -132,7 +133,7 @@ class Planner:
 
     def _place_results(self) -> None:
         """States in place, then outputs and checks straight into the output block."""
-        made = [root for unit in self.ordered.units for root in unit.region.roots]
+        made = [root for unit in self.ordered.units for root in unit.roots]
         for root, state in self.ordered.direct.items():
             self.places[root] = self.places[state]
         offsets = [(f.offset, self.graph.outputs[f.name]) for f in self.schema.outputs]
@@ -145,13 +146,13 @@ class Planner:
     def _place_arena(self) -> tuple[int, int]:
         """Everything else by lifetime. A value updated in place shares the buffer of its first version."""
         owner: dict[Value, Value] = {}
-        for root in (root for unit in self.ordered.units for root in unit.region.roots):
+        for root in (root for unit in self.ordered.units for root in unit.roots):
             old = self.ordered.in_place.get(root)
             owner[root] = root if old is None else owner.get(old, old)
         lives: dict[Value, list[int]] = {}
         end = len(self.ordered.units)
         for at, unit in enumerate(self.ordered.units):
-            for value in (*unit.region.roots, *unit.touches):
+            for value in (*unit.roots, *unit.touches):
                 first = owner.get(value, value)
                 if first not in self.places:
                     lives.setdefault(first, []).append(at)
@@ -191,7 +192,7 @@ class Planner:
 
     def _commands(self, unit: Unit) -> list[Command]:
         commands: list[Command] = []
-        for root, old in unit.region.updates.items():
+        for root, old in unit.updates.items():
             if root in self.ordered.copied:
                 self._refuse_weight(old, "data of the update")
                 commands.append(CopyCommand(self.places[old], self.places[root]))
@@ -204,7 +205,7 @@ class Planner:
                     args,
                     draft.groups,
                     draft.work,
-                    unit.region.kind,
+                    unit.kind,
                     tuple(equations),
                     draft.schedule,
                 )
@@ -221,7 +222,7 @@ class Planner:
     def _covered(self, unit: Unit) -> set[Value]:
         """The values whose equations the unit computes."""
         covered: set[Value] = set()
-        stack = list(unit.region.roots)
+        stack = [root for region in unit.regions for root in region.roots]
         while stack:
             value = stack.pop()
             equation = self.graph.equation(value)

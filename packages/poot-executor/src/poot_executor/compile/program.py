@@ -49,8 +49,8 @@ class DispatchCommand:
     """Run a kernel over `groups`. `work` is the planner's weight (bytes moved plus a fixed cost); `equations` are
     indices in the graph.
 
-    `region` names the template ("pointwise", "row_reduction", "contraction" …) and `schedule` its tunables, for
-    `explain`.
+    `region` names the template ("pointwise", "row_reduction", "contraction" …; of several that are launched as one,
+    each: "argmax+pointwise") and `schedule` its tunables, for `explain`.
     """
 
     kernel: Kernel

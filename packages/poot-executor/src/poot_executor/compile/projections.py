@@ -78,7 +78,7 @@ class _Fuser:
             merged += [self._region(Projection(left, g, prologue)) for g in self._together(segments, left, prologue)]
         kept = [_after(r, normed.get(r.root)) for r in self.state.regions if r.root not in self.state.taken] + whole
         everything = sorted([*kept, *merged], key=lambda r: self.state.position[r.root])
-        return Regions(tuple(everything), frozenset(self.state.stored), tuple(self.state.declines))
+        return Regions(tuple(everything), frozenset(self.state.stored), tuple(self.state.declines), self.state.cuts)
 
     def _together(self, segments: list[Segment], left: Value, prologue: Region | None) -> list[tuple[Segment, ...]]:
         """The second half of step 2: as few groups as may be of which no member waits for another, and whose buffers

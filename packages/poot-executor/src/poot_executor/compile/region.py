@@ -95,8 +95,10 @@ class Region:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Regions:
-    """All regions in equation order, the stored values (inputs too), and what declined to fuse."""
+    """All regions in equation order, the stored values (inputs too), what declined to fuse, and which values are stored
+    because an expression over them would be too long."""
 
     regions: tuple[Region, ...]
     stored: frozenset[Value]
     declines: tuple[Decline, ...]
+    cuts: frozenset[Value]

@@ -62,19 +62,33 @@ def form_regions(graph: Graph, needed: Set[Value] = frozenset()) -> Regions:
 
     What a value costs to recompute depends on which values under it are stored, and those are decided after it: so the
     walk is repeated with what the last one stored, until nothing changes. Every round is valid by itself.
+
+    Where expressions are too long depends on it too: a first walk cuts them as if only inputs were stored, and those
+    that what it stored besides makes short enough stay whole.
     """
-    assumed: frozenset[Value] = frozenset(i.value for i in graph.inputs)
-    former = _walk(graph, assumed, needed)
+    inputs = frozenset(i.value for i in graph.inputs)
+    cuts = long_expressions(graph, inputs)
+    if not cuts:
+        return _settled(graph, inputs, needed, cuts).result()
+    fewer = long_expressions(graph, _walk(graph, inputs, needed, cuts).anyway)
+    former = _settled(graph, inputs, needed, fewer)
+    if long_expressions(graph, former.stored):
+        former = _settled(graph, inputs, needed, cuts)
+    return former.result()
+
+
+def _settled(graph: Graph, assumed: frozenset[Value], needed: Set[Value], cuts: frozenset[Value]) -> _Former:
+    former = _walk(graph, assumed, needed, cuts)
     for _ in range(1, ROUNDS):
         if former.stored == assumed:
             break
         assumed = frozenset(former.stored)
-        former = _walk(graph, assumed, needed)
-    return former.result()
+        former = _walk(graph, assumed, needed, cuts)
+    return former
 
 
-def _walk(graph: Graph, assumed: frozenset[Value], needed: Set[Value]) -> _Former:
-    former = _Former(graph, assumed)
+def _walk(graph: Graph, assumed: frozenset[Value], needed: Set[Value], cuts: frozenset[Value]) -> _Former:
+    former = _Former(graph, assumed, cuts)
     former.needed |= needed
     for equation in reversed(graph.equations):
         former.visit(equation)
@@ -83,8 +97,12 @@ def _walk(graph: Graph, assumed: frozenset[Value], needed: Set[Value]) -> _Forme
 
 @dataclass(slots=True)
 class _Former:
+    """One walk. `anyway` are the values that are stored also where no expression is cut at them."""
+
     graph: Graph
     assumed: frozenset[Value]
+    cuts: frozenset[Value]
+    anyway: set[Value] = field(default_factory=set)
     readers: dict[Value, list[Equation]] = field(default_factory=dict)
     wanted: set[Value] = field(default_factory=set)
     needed: set[Value] = field(default_factory=set)
@@ -99,8 +117,8 @@ class _Former:
 
     def __post_init__(self) -> None:
         self.wanted = set(self.graph.roots())
-        self.needed = set(long_expressions(self.graph))
         self.stored = {i.value for i in self.graph.inputs}
+        self.anyway = set(self.stored)
         for equation in self.graph.equations:
             for operand in dict.fromkeys(equation.inputs):
                 self.readers.setdefault(operand, []).append(equation)
@@ -112,7 +130,10 @@ class _Former:
         if value not in self.wanted and not self.homes.get(value):
             return
         homes = self.homes.setdefault(value, set())
-        if self._store(equation, homes):
+        anyway = self._store(equation, homes)
+        if anyway:
+            self.anyway.add(value)
+        if anyway or value in self.cuts:
             self.stored.add(value)
             self.homes[value] = homes = {value}
             self.roles[value] = Role.FULL
@@ -227,7 +248,7 @@ class _Former:
     def _anchor_below(self, equation: Equation) -> Equation | None:
         for operand in dict.fromkeys(equation.inputs):
             below = self.graph.equation(operand)
-            kept = operand in self.wanted or operand in self.needed
+            kept = operand in self.wanted or operand in self.needed or operand in self.cuts
             if below is None or kept or len(self.readers[operand]) > 1:
                 continue
             if operand.type.count != equation.output.type.count:
@@ -242,7 +263,7 @@ class _Former:
 
     def result(self) -> Regions:
         regions = [self._region(e) for e in self.graph.equations if e.output in self.stored]
-        return Regions(tuple(regions), frozenset(self.stored), tuple(self.declines))
+        return Regions(tuple(regions), frozenset(self.stored), tuple(self.declines), self.cuts)
 
     def _region(self, equation: Equation) -> Region:
         root = equation.output

@@ -36,6 +36,9 @@ EXACT_ERRORS: Mapping[str, float] = MappingProxyType(
 """Errors in units in the last place (ULP) of a target whose arithmetic is IEEE and whose library is good."""
 
 
+JOINED_GROUPS = 512
+"""Groups that a large GPU runs at once: what devices take as `joined_groups`."""
+
 Pick = tuple[tuple[str, int], ...]
 """Tunables of one region by name, in the order of the names."""
 
@@ -52,6 +55,7 @@ class Caps:
     start from, `parallel_groups` how many groups keep the device busy, and `split_tiles` the fewest tiles of positions
     for which it pays that another group takes them; up to `whole_tiles` a single group takes all. `early_words` are the
     32-bit words of keys and values that a lane of an attention may hold before the queries are there; 0: none.
+    `joined_groups` is over how many groups small dispatches are launched as one; 0: each is launched alone.
     `few_programs` says that a program takes seconds to be made ready, and memory of its own for weights.
     `many_rows` activation rows and more are contracted in tiles that the threads of a group share; None: never.
     `fragments` are the products of opaque matrix fragments that a target with the feature "fragments" has.
@@ -71,6 +75,7 @@ class Caps:
     split_tiles: int = 1
     whole_tiles: int = 1
     early_words: int = 0
+    joined_groups: int = 0
     tile_rows: int = 1
     subgroup_width: int | None = None
     features: frozenset[str] = frozenset()
