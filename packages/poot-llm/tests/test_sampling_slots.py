@@ -39,6 +39,10 @@ def test_what_is_written_bit_by_bit_is_what_is_written_at_once(rng: np.random.Ge
         if rng.random() < 0.1:
             with pytest.raises(BindError, match="row 4 of a step of 4 rows"):
                 kept.fill(rows | {ROWS: SamplerRow(0, SamplingParams())})
-        mine, fresh = kept.fill(rows), SamplerSlots(Suffix.FULL, shape).fill(rows)
-        for key, value in fresh.items():
-            np.testing.assert_array_equal(mine[key], value, err_msg=str(key))
+        for _ in range(2):
+            mine, fresh = kept.fill(rows), SamplerSlots(Suffix.FULL, shape).fill(rows)
+            for key, value in fresh.items():
+                np.testing.assert_array_equal(mine[key], value, err_msg=str(key))
+            # The same mapping is handed in again, with longer histories.
+            for at in chosen:
+                live[at][1].add(int(rng.integers(0, 20)))

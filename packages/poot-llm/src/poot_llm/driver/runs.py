@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from poot_llm.driver.flights import Flight
 from poot_llm.driver.kv import Placed, Placement
 from poot_llm.driver.options import EntryKey
 from poot_llm.driver.sequence import Sequence
+from poot_llm.sampling import SamplerRow
 
 
 @dataclass(slots=True, eq=False)
@@ -22,12 +24,15 @@ class Member(Placed):
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """A submitted step. `placement` is that of its members; `resets` is how often the state had been reset before."""
+    """A submitted step. `placement` is that of its members, and `drawing` by what their rows are drawn, where that is
+    the same in a step after it; `resets` is how often the state had been reset before.
+    """
 
     key: EntryKey
     flight: Flight
     members: dict[Sequence, Member]
     placement: Placement
+    drawing: Mapping[int, SamplerRow] | None
     resets: int
 
     def serves(self, sequence: Sequence) -> bool:

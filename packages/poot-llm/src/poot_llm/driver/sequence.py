@@ -180,6 +180,11 @@ class Sequence:
         known = len(self.prompt_ids)
         return self.prompt_ids[place] if place < known else self.tokens[place - known]
 
+    @property
+    def steady(self) -> bool:
+        """Whether every token is chosen by the same, but for the history."""
+        return self._rows is not None
+
     def sampler_row(self, ahead: bool = False) -> SamplerRow:
         """What its next token is chosen by; `ahead`: the one after the token that a step under way will give."""
         if self._rows is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from time import perf_counter
 
@@ -193,8 +194,9 @@ class Stepper:
         for s, m in following.items():
             if m.start >= m.lease.room and not self._kv.extend(m.lease, s.length + 1):
                 return None
-        same = count == len(run.members)
-        return self._submit(step, following, run.placement.following() if same else None, ahead=True)
+        if count < len(run.members):
+            return self._submit(step, following, ahead=True)
+        return self._submit(step, following, run.placement.following(), run.drawing, ahead=True)
 
     @staticmethod
     def _going_on(run: Run, members: Items[Sequence]) -> dict[Sequence, Member]:
@@ -218,9 +220,10 @@ class Stepper:
         prepared: PreparedStep,
         members: dict[Sequence, Member],
         placement: Placement | None = None,
+        drawing: Mapping[int, SamplerRow] | None = None,
         ahead: bool = False,
     ) -> Run:
-        """`placement`: of the members, where it is known already."""
+        """`placement` of the members, and `drawing` by what their rows are drawn: where it is known already."""
         key = prepared.key
         shape = key.shape
         tokens = np.zeros((shape.rows, shape.tokens), np.int32)
@@ -242,12 +245,17 @@ class Stepper:
                     tokens[m.row, known : m.count] = m.guesses
         inputs: SlotArrays = {TOKEN: tokens, POS: position, LAST: last}
         inputs |= self._kv.slots(shape, placement)
-        inputs |= prepared.sampler.fill(self._drawing(prepared, members, ahead))
+        again = drawing
+        if drawing is None:
+            drawing = self._drawing(prepared, members, ahead)
+            again = drawing if ahead and all(s.steady for s in members) else None
+        inputs |= prepared.sampler.fill(drawing)
         if key.inputs:
             widths = {name: self._widths[name] for name in key.inputs}
             inputs |= supplied_slots(shape, widths, [(m.row, m.start, m.count, s.inputs) for s, m in members.items()])
         resets = self._flights.resets
-        return Run(key, self._flights.submit(prepared.entry, inputs, prepared.lanes), members, placement, resets)
+        flight = self._flights.submit(prepared.entry, inputs, prepared.lanes)
+        return Run(key, flight, members, placement, again, resets)
 
     @staticmethod
     def _drawing(prepared: PreparedStep, members: dict[Sequence, Member], ahead: bool) -> dict[int, SamplerRow]:

@@ -81,7 +81,7 @@ class SamplerSlots:
     One step's arrays are the next one's: hand them to the executor, which takes the bytes, before filling again.
     """
 
-    __slots__ = ("_all", "_arrays", "_held", "_mask", "_used", "shape", "suffix")
+    __slots__ = ("_all", "_arrays", "_held", "_histories", "_mask", "_rows", "_used", "shape", "suffix")
 
     def __init__(self, suffix: Suffix, shape: SamplerShape) -> None:
         self.suffix = suffix
@@ -92,6 +92,8 @@ class SamplerSlots:
         histories = (self._arrays.get(key, none) for key in (HISTORY, COUNTS))
         self._held = [_Held(ids, counts) for ids, counts in zip(*histories, strict=True)]
         self._used: set[int] = set()
+        self._rows: Mapping[int, SamplerRow] | None = None
+        self._histories: list[tuple[int, _Held, History]] = []
         if suffix is Suffix.FULL:
             self._all = allowed_bits(shape.vocabulary)
             self._mask = self._arrays[MASK]
@@ -101,31 +103,42 @@ class SamplerSlots:
             self._write_params(row, held)
 
     def fill(self, rows: Mapping[int, SamplerRow]) -> Mapping[SlotKey, NDArray[Any]]:
-        """The slots of a step with these rows; the others are greedy and neutral.
+        """The slots of a step with these rows; the others are greedy and neutral. Of a mapping that is handed in twice
+        in a row only histories are looked at again: nothing else of it may have changed.
 
         Raises BindError for a row that this suffix does not serve, that is beyond the shape, or whose history or mask
         is missing or does not fit; RequestError for a row of which nothing may be chosen.
         """
-        full, most = self.suffix is Suffix.FULL, self.shape.history
+        if rows is not self._rows:
+            self._rows = None
+            self._fill_rows(rows)
+            self._rows = rows
+        most = self.shape.history
+        for row, held, history in self._histories:
+            if history.length > most:
+                raise BindError(f"row {row} holds {history.length} ids, the step {most}")
+            # Mostly one token is new: two numbers are written faster than arrays of them are made for all rows.
+            held.additions = history.write_changes(held.additions, held.ids, held.counts)
+        return self._arrays
+
+    def _fill_rows(self, rows: Mapping[int, SamplerRow]) -> None:
+        full = self.suffix is Suffix.FULL
         for row in self._used.difference(rows):
             self._held[row].item = None
             self._take(row, 0, NEUTRAL)
             if full:
                 self._write_history(row, None, ahead=False)
                 self._write_mask(row, None, ())
+        self._histories.clear()
         for row, item in rows.items():
             if not 0 <= row < self.shape.rows:
                 raise BindError(f"row {row} of a step of {self.shape.rows} rows")
             held = self._held[row]
             if held.item is not item:
                 self._fill_row(row, held, item)
-            if (history := held.history) is not None:
-                if history.length > most:
-                    raise BindError(f"row {row} holds {history.length} ids, the step {most}")
-                # Mostly one token is new: two numbers are written faster than arrays of them are made for all rows.
-                held.additions = history.write_changes(held.additions, held.ids, held.counts)
+            if held.history is not None:
+                self._histories.append((row, held, held.history))
         self._used = set(rows)
-        return self._arrays
 
     def _fill_row(self, row: int, held: _Held, item: SamplerRow) -> None:
         held.item = None
