@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from poot_eval.conformance.crossed import crossed
 from poot_eval.kernel_ir import run_kernel
 from poot_executor.compile import Caps
 from poot_executor.compile.lower.weight_power import weight_power
@@ -80,15 +81,14 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("caps", [CAPS, COPIES], ids=["registers", "copies"])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_shapes(g, run, shape, caps):
+@pytest.mark.parametrize(("shape", "way"), crossed(SHAPES, ["registers", "copies"]))
+def test_shapes(g, run, shape, way):
     """Tiles come through registers, or are copied."""
     g.output(Pools(g, **SHAPES[shape]).attend())
-    match = run(g, caps)
+    match = run(g, COPIES if way == "copies" else CAPS)
     (dispatch,) = fragments(match)
     copies = sum(op.kind == "shared_copy" for op in dispatch.kernel.body.walk())
-    assert (copies > 0) == (caps is COPIES)
+    assert (copies > 0) == (way == "copies")
     assert all(np.isfinite(x).all() for x in match.result.outputs.values())
 
 

@@ -8,6 +8,7 @@ from math import sqrt
 import numpy as np
 import pytest
 
+from poot_eval.conformance.crossed import crossed
 from poot_executor.compile import Caps
 from poot_executor.dtype import BF16, F32, I32
 from poot_executor.graph import functional as f
@@ -44,11 +45,12 @@ def test_lanes_share_rows_of_values(g, run, columns, tokens):
     assert [d.schedule["subgroups"] for d in dispatches if "subgroups" in d.schedule] == [True]
 
 
-@pytest.mark.parametrize(("depth", "columns"), [(64, 64), (128, 128), (32, 256)])
-@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
-@pytest.mark.parametrize("early", [0, 64, 128])
-def test_heads_of_published_sizes(g, run, depth, columns, dtype, early):
+@pytest.mark.parametrize(
+    ("head", "dtype", "early"), crossed([(64, 64), (128, 128), (32, 256)], [F32, BF16], [0, 64, 128])
+)
+def test_heads_of_published_sizes(g, run, head, dtype, early):
     """With room in registers for nothing of the first tile, for keys, and for values as well."""
+    depth, columns = head
     g.output(attended(g, 1, 1, 4, 1, depth, columns, 300, dtype))
     caps = replace(WARP, early_words=early, parallel_groups=4)
     (dispatch,) = (d for d in run(g, caps).program.dispatches if "subgroups" in d.schedule)

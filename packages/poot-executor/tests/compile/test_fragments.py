@@ -34,9 +34,9 @@ def test_packed_weights_times_f32_activations(g, run, format, tokens):
     assert dispatch.schedule["thirds"] and dispatch.schedule["spread"] == (tokens <= 2)
 
 
-@pytest.mark.parametrize("tokens", [1, 5, 20])
-@pytest.mark.parametrize("half", [BF16, F16], ids=str)
-@pytest.mark.parametrize("format", ["q4_0", "q4_1", "q8_0", "bf16", "f16"])
+@pytest.mark.parametrize(
+    ("format", "half", "tokens"), crossed(["q4_0", "q4_1", "q8_0", "bf16", "f16"], [BF16, F16], [1, 5, 20])
+)
 def test_halves_as_activations(g, run, format, half, tokens):
     x = g.floats(tokens, 128)
     g.output(f.linear(x, g.weight(FORMATS[format], 24, 128), FORMATS[format], activations=half))

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from poot_eval.conformance.crossed import crossed
 from poot_executor.compile import Caps, CompileOptions
 from poot_executor.dtype import BF16, F16
 from poot_executor.formats import FORMATS
@@ -26,9 +27,12 @@ def tiles(program):
     return [d for d in program.dispatches if "tokens" in d.schedule and "chunk" in d.schedule]
 
 
-@pytest.mark.parametrize(("rows", "tokens"), [(64, 64), (100, 70), (7, 17)])
-@pytest.mark.parametrize("format", ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "f32", "f16", "bf16"])
-def test_every_format_and_edges_of_tiles(g, run, format, rows, tokens):
+@pytest.mark.parametrize(
+    ("format", "edges"),
+    crossed(["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "f32", "f16", "bf16"], [(64, 64), (100, 70), (7, 17)]),
+)
+def test_every_format_and_edges_of_tiles(g, run, format, edges):
+    rows, tokens = edges
     x = g.floats(tokens, 96)
     g.output(f.linear(x, g.weight(FORMATS[format], rows, 96), FORMATS[format]))
     (dispatch,) = tiles(run(g, CAPS).program)

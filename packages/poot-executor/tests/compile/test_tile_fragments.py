@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from poot_eval.conformance.crossed import crossed
 from poot_executor.compile import Caps
 from poot_executor.dtype import BF16, F16, F32
 from poot_executor.formats import FORMATS
@@ -42,10 +43,11 @@ def test_every_format_and_kind_of_halves(g, run, format, half):
     assert all(d.schedule["shape"] == f"16x16x16 {half} to f32" and d.schedule["chunk"] == 32 for d in found)
 
 
-@pytest.mark.parametrize(("width", "tile_rows"), [(8, 4), (32, 1), (64, 1)])
-@pytest.mark.parametrize("half", [BF16, F16], ids=str)
-@pytest.mark.parametrize("format", ["q4_1", "q8_0"])
-def test_other_shapes_subgroups_and_layouts(g, run, format, half, width, tile_rows):
+@pytest.mark.parametrize(
+    ("format", "half", "layout"), crossed(["q4_1", "q8_0"], [BF16, F16], [(8, 4), (32, 1), (64, 1)])
+)
+def test_other_shapes_subgroups_and_layouts(g, run, format, half, layout):
+    width, tile_rows = layout
     x = g.floats(33, 64)
     g.output(f.linear(x, g.weight(FORMATS[format], 40, 64), FORMATS[format], activations=half))
     caps = replace(CAPS, subgroup_width=width, tile_rows=tile_rows, fragments=SMALL)

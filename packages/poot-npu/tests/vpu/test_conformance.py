@@ -13,5 +13,6 @@ def device():
         yield opened
 
 
+@pytest.mark.part(test_contraction=4)
 class TestVpu(DeviceConformance):
     """Inherits every contract test; overrides none."""
