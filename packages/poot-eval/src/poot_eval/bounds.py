@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from poot_eval.error_rules import ERROR_RULES, TINY, Errors, Operand, Step, move
+from poot_eval.error_rules import ERROR_RULES, move
+from poot_eval.error_steps import TINY, Errors, Operand, Step
 from poot_eval.sampling_bounds import sampling_error
 from poot_executor.compile.target import Caps
 from poot_executor.dtype import DType

@@ -11,110 +11,23 @@ Numerical Algorithms, 2nd ed., section 3.1 (sums and products in any order).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from poot_executor.compile.target import Caps
+from poot_eval.error_products import indexed_matmul, matmul, sum_terms
+from poot_eval.error_steps import Array, Errors, Rule, Step, U, narrowed, ulp
 from poot_executor.dtype import DType
 from poot_executor.graph.graph import Equation, TensorType
 from poot_executor.graph.ops import OPS
 from poot_executor.graph.rules import erf
-
-Array = NDArray[Any]
-Errors = NDArray[np.float64]
-
-U = 2.0**-24
-"""Unit roundoff of float32."""
-
-TINY = 2.0**-126
-"""The smallest normal float32."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Operand:
-    """An operand as the oracle has it, its error, and what its size is in a sum: at least |value|,
-    more for a decoded weight that the device may sum as scale and minimum apart."""
-
-    value: Array
-    error: Errors
-    size: Errors
-
-    @property
-    def wide(self) -> Errors:
-        """The value in float64."""
-        return self.value.astype(np.float64)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Step:
-    """One equation of the walk: its operands, the oracle's result, and the target.
-
-    `feeds_sum`: an add or sub reads it, with movement between or none. `of_softmax`: a matmul whose
-    left operand is a softmax, which a device may compute as it goes, rescaling what it has summed.
-    `rounded`: the dtype that this softmax is rounded to before.
-    """
-
-    equation: Equation
-    operands: tuple[Operand, ...]
-    result: Array
-    caps: Caps
-    feeds_sum: bool = False
-    of_softmax: bool = False
-    rounded: DType | None = None
-
-    @property
-    def values(self) -> tuple[Errors, ...]:
-        """Operands in float64."""
-        return tuple(o.wide for o in self.operands)
-
-    @property
-    def errors(self) -> tuple[Errors, ...]:
-        """Errors of the operands."""
-        return tuple(o.error for o in self.operands)
-
-    @property
-    def size(self) -> Errors:
-        """|result| in float64; 0 where it is not finite."""
-        size = np.abs(self.result.astype(np.float64))
-        return np.where(np.isfinite(size), size, 0.0)
-
-
-Rule = Callable[[Step], Errors]
-
-
-def gamma(n: int) -> float:
-    """The relative error of n roundings."""
-    assert n * U < 1, f"{n} roundings of float32 say nothing"
-    return n * U / (1 - n * U)
-
-
-def ulp(size: Errors) -> Errors:
-    """The distance of float32 numbers around `size`."""
-    with np.errstate(over="ignore"):
-        return np.spacing(np.minimum(size, 3e38).astype(np.float32)).astype(np.float64)
 
 
 def _rounded(step: Step, carried: Errors, ulps: float = 0.5) -> Errors:
     """`carried` and the roundings of both sides, where the device is within `ulps` of exact."""
     exact = (carried == 0) & (ulps <= 0.5)
     single = carried + (ulps + 0.5) * ulp(step.size + carried)
-    return _narrowed(step, np.where(exact, 0.0, single))
-
-
-def _narrowed(step: Step, single: Errors) -> Errors:
-    """The error after rounding to a narrower dtype, which moves what is inexact by one more
-    step."""
-    dtype = step.equation.output.dtype
-    if dtype not in (DType.F16, DType.BF16):
-        return single
-    bits = 10 if dtype is DType.F16 else 7
-    reach = np.maximum(step.size + single, 2.0**-14 if dtype is DType.F16 else TINY)
-    spacing = 2.0 ** (np.floor(np.log2(np.where(np.isfinite(reach), reach, 1.0))) - bits)
-    return np.where(single == 0, 0.0, single + spacing)
+    return narrowed(step, np.where(exact, 0.0, single))
 
 
 def _linear(weights: Callable[..., Errors], ulps: str = "") -> Rule:
@@ -240,72 +153,6 @@ def _all_or_nothing(step: Step) -> Errors:
     return np.where(inexact, 1.0 if step.result.dtype == np.bool_ else np.inf, 0.0)
 
 
-ONLINE_TILE = 32
-"""The fewest positions that flash attention takes at a time: so many rescalings a row at most."""
-
-
-def product_error(a: Operand, b: Operand, size: Errors, more: float = 0.0) -> Errors:
-    """The error of a[..., m, k] @ b[..., k, n] in float32, in any order and grouping.
-
-    Each term meets at most k + 3 roundings: its product, k - 1 sums, and in a packed format its
-    block's scale, the decoded weight's own, and the sum over blocks. `more` is a further relative
-    error of each term.
-    """
-    k = a.value.shape[-1]
-    terms = (a.size + a.error) @ (b.size + b.error)
-    carried = np.abs(a.wide) @ b.error + a.error @ (np.abs(b.wide) + b.error)
-    return (gamma(k + 3) + more) * terms + carried + U * size
-
-
-def _matmul(step: Step) -> Errors:
-    a, b = step.operands
-    more = 0.0
-    if step.of_softmax:
-        # Each rescaling is one exp and one product, alike for a row's sum and its values: twice in a quotient. A sink
-        # is one more.
-        tiles = -(-a.value.shape[-1] // ONLINE_TILE) + 1
-        a = _rounded_early(a, step.rounded)
-        more = tiles * 2 * (2 * step.caps.errors.get("exp", 0.5) + 1) * U
-    return product_error(a, b, step.size, more)
-
-
-def _rounded_early(weights: Operand, dtype: DType | None) -> Operand:
-    """A softmax that is rounded: who sums as it goes rounds a weight before its row's sum is known,
-    and divides after.
-
-    exp(x - m) rounded is off by its share of a unit roundoff, whatever it is scaled by and divided
-    by later, and in f16 by no more than half of the smallest number, since scales are at most and
-    sums at least 1. The oracle's quotient is off by as much from the same number: twice that, apart.
-    """
-    if dtype not in (DType.F16, DType.BF16):
-        return weights
-    unit, least = (2.0**-8, 0.0) if dtype is DType.BF16 else (2.0**-11, 2.0**-25)
-    return replace(weights, error=weights.error + 2 * (unit * np.abs(weights.wide) + least))
-
-
-def _indexed_matmul(step: Step) -> Errors:
-    x, w, index = step.operands
-    error = np.full(step.result.shape, np.inf)
-    for row, expert in enumerate(index.value):
-        if index.error[row] == 0:
-            left = Operand(x.value[row : row + 1], x.error[row : row + 1], x.size[row : row + 1])
-            right = Operand(w.value[expert], w.error[expert], w.size[expert])
-            piece = slice(row, row + 1)
-            error[piece] = product_error(left, right, step.size[piece])
-    return error
-
-
-def _sum(step: Step) -> Errors:
-    (x,), axis = step.operands, step.equation.params["axis"]
-    carried = x.error.sum(axis=axis)
-    if not step.equation.output.dtype.is_float:
-        return carried
-    n = x.value.shape[axis]
-    terms = (np.abs(x.wide) + x.error).sum(axis=axis)
-    rounding = gamma(n - 1) * terms + U * step.size if n > 1 else 0.0
-    return _narrowed(step, carried + rounding)
-
-
 def _reduce_max(step: Step) -> Errors:
     return step.errors[0].max(axis=step.equation.params["axis"])
 
@@ -378,8 +225,8 @@ ERROR_RULES: Mapping[str, Rule] = MappingProxyType(
         "mul": _mul, "div": _div, "max": lambda s: np.maximum(*s.errors), "min": lambda s: np.maximum(*s.errors),
         **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), _comparison),
         **dict.fromkeys(("not", "and", "or", "xor", "shl", "shr", "rem", "bitcast"), _all_or_nothing),
-        "select": _select, "sum": _sum, "reduce_max": _reduce_max, "argmax": _argmax,
-        "arg_top_k": _arg_top_k, "matmul": _matmul, "indexed_matmul": _indexed_matmul,
+        "select": _select, "sum": sum_terms, "reduce_max": _reduce_max, "argmax": _argmax,
+        "arg_top_k": _arg_top_k, "matmul": matmul, "indexed_matmul": indexed_matmul,
         **dict.fromkeys(("reshape", "transpose", "broadcast", "slice", "concat", "pad"), _moved),
         **dict.fromkeys(("gather", "scatter_update", "dynamic_update_slice"), _indexed_move),
         **dict.fromkeys(("iota", "packed_dequant", "random_bits"), _nothing),

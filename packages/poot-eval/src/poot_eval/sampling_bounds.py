@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from poot_eval.error_rules import U, ulp
+from poot_eval.error_steps import U, ulp
 from poot_executor.compile.target import Caps
 from poot_executor.graph.numerics import ORACLE
 from poot_executor.graph.sampling import gumbel_noise, integer_weights, scaled_scores
