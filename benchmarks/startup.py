@@ -2,7 +2,8 @@
 
 `poot --help`, and `poot generate` to its first byte of text, each as a process of its own, from the moment it is
 started. Generation is warm: one run before the measured ones leaves compiled programs and Python's own files on disk.
-With `--cold` it is measured besides without the caches of programs and kernels, poot's and the GPU driver's. Every run must give the same text. Measure on an idle machine.
+With `--cold` it is measured besides without the caches of programs and kernels, poot's and the GPU driver's. Every run
+must give the same text. Measure on an idle machine.
 """
 
 from __future__ import annotations
