@@ -10,7 +10,7 @@ import pytest
 from poot_eval.conformance.inputs import floats
 from poot_eval.conformance.session import open_session
 from poot_eval.device import ReferenceDevice
-from poot_executor.compile import Caps
+from poot_executor.compile import Caps, CompileOptions, Target, compile
 from poot_executor.compile.launches import MOST_JOINED
 from poot_executor.compile.movement import GATHER_CHECK
 from poot_executor.compile.program import CopyCommand
@@ -22,6 +22,7 @@ from poot_executor.graph import primitives as p
 
 ALONE = Caps(group_threads=16, max_bindings=31, parallel_groups=4)
 JOINED = replace(ALONE, joined_groups=8)
+LAYER = ("projection", "contraction", "attention")
 LANES = replace(JOINED, subgroup_width=8, features=frozenset(["subgroup"]))
 
 
@@ -76,6 +77,13 @@ def test_a_region_of_two_dispatches_shares_both(g, run):
     g.output(p.reduce_max(logits * -2.0, 1))
     match = run(g, replace(JOINED, joined_groups=64, parallel_groups=64))
     assert [set(names.split("+")) for names in launches(match)] == [{"argmax", "row_reduction"}] * 2
+
+
+def test_what_a_step_does_once_is_two_launches(decoder):
+    """The angles before the layers; after them the pick of a token beside the search for what is not finite."""
+    program = compile(decoder(1, 1).graph(), Target("paper", JOINED), CompileOptions())
+    once = [d.region for d in program.dispatches if d.region.split("+")[0] not in LAYER]
+    assert once == ["pointwise+pointwise", "argmax+row_reduction"]
 
 
 def test_limits(g, run):

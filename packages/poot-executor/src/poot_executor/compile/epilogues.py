@@ -34,20 +34,20 @@ class Epilogues:
             return
         if region.kind == "row_reduction" and region.anchor is not None:
             return
-        kept = self.state.kept | self.state.beside(region)
+        beside = self.state.beside(region)
+        kept = self.state.kept | beside
         between = blocks_between(region, self.state.leaves, self.state.by_root, self.state.readers, kept)
-        why = self._take_in(region, between)
+        why = self._take_in(region, between, beside)
         if why is not None and between:
-            why = None if self._take_in(region, []) is None else why
+            why = None if self._take_in(region, [], beside) is None else why
         if why:
             self.state.declines.append(Decline("projection", self.state.position[region.root], why))
 
-    def _take_in(self, region: Region, between: Sequence[Region]) -> str | None:
-        """Take in the contractions that a region finishes, with the regions between: None where that is done. Otherwise
-        why not, nothing where there is none to be taken in."""
+    def _take_in(self, region: Region, between: Sequence[Region], beside: Set[Value]) -> str | None:
+        """Take in the contractions that a region finishes, with the regions between, but none of those `beside`: None
+        where that is done. Otherwise why not, nothing where there is none to be taken in."""
         finishers = {region.root, *(r.root for r in between)}
-        read = {v for r in (region, *between) for v in self.state.leaves(r)} - self.state.beside(region)
-        leaves = sorted(read, key=lambda v: v.id)
+        leaves = sorted({v for r in (region, *between) for v in self.state.leaves(r)} - beside, key=lambda v: v.id)
         inner = [self.state.by_root[v] for v in leaves if v not in finishers and self._can_join(v, finishers)]
         candidates = [region, *inner] if region.kind == "contraction" else inner
         if not inner or len(candidates) > 2:

@@ -87,9 +87,10 @@ def share_launches(units: Sequence[Unit], order: Iterable[int], after: Sequence[
 
 def _is_small(unit: Unit, caps: Caps) -> bool:
     """May its dispatches be joined to others? What updates a value in place, or copies one before, stays by itself."""
+    (region,) = unit.regions
     return (
-        all(region.kind in SMALL_KINDS and not region.updates for region in unit.regions)
-        and len(unit.regions) == 1
+        region.kind in SMALL_KINDS
+        and not region.updates
         and all(prod(draft.groups) <= caps.joined_groups for draft in unit.drafts)
     )
 

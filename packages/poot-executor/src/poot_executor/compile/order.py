@@ -74,9 +74,10 @@ class _Orderer:
 
     def run(self) -> Ordered:
         for i, unit in enumerate(self.units):
+            updates = unit.updates
             for root in unit.roots:
-                if root in unit.updates:
-                    self._update(i, root, unit.updates[root])
+                if root in updates:
+                    self._update(i, root, updates[root])
                 self._replace(i, root)
         changed = {state for states in self.nexts.values() for state in states}
         for root, states in self.nexts.items():

@@ -37,7 +37,7 @@ EXACT_ERRORS: Mapping[str, float] = MappingProxyType(
 
 
 JOINED_GROUPS = 512
-"""Groups that a large GPU runs at once: what devices take as `joined_groups`."""
+"""What devices take as `joined_groups`: fewer than a large GPU runs at once, so that none waits for another."""
 
 Pick = tuple[tuple[str, int], ...]
 """Tunables of one region by name, in the order of the names."""

@@ -37,7 +37,7 @@ class Request:
     admitted: float | None = None
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen: see StepResult
 class Delivery:
     """What a step gave a request: committed tokens, with logprobs where it wants them. `finish_reason` is set on the
     last one; `failure` says why where that is ERROR.

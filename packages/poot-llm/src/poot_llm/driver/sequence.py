@@ -221,7 +221,7 @@ class Sequence:
         self.cached = min(self.cached, self.length - 1)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen, which takes longer to make: there is one a row and step
 class StepResult:
     """What a step gave a sequence: a token once all of its ids are cached, else None. It is not part of the answer
     until it is committed. `more` are to be committed after it: tokens that were guessed and turned out right, with the
