@@ -241,6 +241,27 @@ def test_a_target_that_contracts_may_leave_out_a_sum_s_rounding(rng):
         assert not strict.any()
 
 
+def test_a_target_that_contracts_may_reorder_factors(rng):
+    """x·a·b computed as x·(a·b) or (x·b)·a, with a sign or movement in between too; one product alone stays exact."""
+    b = Builder("factors")
+    x, a, c = 1.7 * slot(b, "x", (4000,)), 0.75, 1.1
+    b.output("straight", x * a * c)
+    b.output("moved", p.reshape(-(x * a), (1, 4000)) * c)
+    graph = b.build()
+    oracle = eval(graph, feed(graph, rng), EvalOptions(environment=True))
+    bounds = bound_for(graph, oracle.environment, Caps(contracts=True))
+    given = oracle.environment[graph.inputs[0].value]
+    f, first, second, third = np.float32, np.float32(1.7), np.float32(a), np.float32(c)
+    forms = (given * (first * second * third), given * first * (second * third), given * third * second * first)
+    for form in forms:
+        assert form.dtype == f
+        for name, signed in (("straight", form), ("moved", -form[None])):
+            expected = oracle.outputs[name]
+            assert (signed != expected).any(), "the order of factors does not show"
+            assert_matches(signed, expected, bounds.output(name))
+    assert not bound_for(graph, oracle.environment, Caps()).output("straight").any()
+
+
 def test_flushed_denormals_widen_by_what_is_flushed():
     b = Builder("denormal")
     x = slot(b, "x", (3,))

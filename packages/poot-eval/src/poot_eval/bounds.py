@@ -6,7 +6,7 @@ Within one region, on the device's own inputs, the walk is tight: a wrong term, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -80,7 +80,7 @@ def bound_for(
     for entry in graph.inputs:
         value = entry.value
         errors[value] = given.get(value, _input_error(environment[value], value.dtype, caps))
-    sums = _feeding_sums(graph)
+    sums, products = _feeding(graph, {"add", "sub"}), _feeding(graph, {"mul"})
     with np.errstate(all="ignore"):
         for equation in graph.equations:
             operands = tuple(
@@ -89,7 +89,8 @@ def bound_for(
             )
             out = equation.output
             softmax = _softmax_of(graph, equation)
-            step = Step(equation, operands, environment[out], caps, out in sums, softmax is not None, softmax)
+            fed = (out in sums, out in products)
+            step = Step(equation, operands, environment[out], caps, *fed, softmax is not None, softmax)
             errors[out] = _settled(step, _error(step))
             size = _result_size(equation, operands, environment[out], sizes)
             if size is not None:
@@ -97,11 +98,13 @@ def bound_for(
     return Bounds(MappingProxyType(errors), graph)
 
 
-def _feeding_sums(graph: Graph) -> set[Value]:
-    """Values that an add or sub reads, through movement too: a kernel computes them where it needs them."""
+def _feeding(graph: Graph, readers: Set[str]) -> set[Value]:
+    """Values that one of these operations reads, through signs and movement too: a kernel computes them where it
+    needs them."""
     found: set[Value] = set()
     for equation in reversed(graph.equations):
-        if equation.op in ("add", "sub") or (equation.op in _KEEP_SIZE and equation.output in found):
+        passed = equation.op == "neg" or equation.op in _KEEP_SIZE
+        if equation.op in readers or (passed and equation.output in found):
             found.update(equation.inputs)
     return found
 

@@ -43,8 +43,8 @@ class Operand:
 class Step:
     """One equation of the walk: its operands, the oracle's result, and the target.
 
-    `feeds_sum`: an add or sub reads it, with movement between or none. `of_softmax`: a matmul whose
-    left operand is a softmax, which a device may compute as it goes, rescaling what it has summed.
+    `feeds_sum`: an add or sub reads it, with movement between or none. `feeds_product`: a mul does. `of_softmax`: a
+    matmul whose left operand is a softmax, which a device may compute as it goes, rescaling what it has summed.
     `rounded`: the dtype that this softmax is rounded to before.
     """
 
@@ -53,6 +53,7 @@ class Step:
     result: Array
     caps: Caps
     feeds_sum: bool = False
+    feeds_product: bool = False
     of_softmax: bool = False
     rounded: DType | None = None
 

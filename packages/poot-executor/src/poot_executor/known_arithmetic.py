@@ -29,7 +29,7 @@ def arithmetic_cases() -> tuple[Case, ...]:
     mixed = mixed_words()
     return (
         make_case(INF_NAN_PRESERVE, _special(), _specials, 4, _wrong_specials),
-        make_case(CONTRACTION, _plain(mixed), _sums, 3, _wrong_sums),
+        make_case(CONTRACTION, _plain(mixed), _sums, 4, _wrong_sums),
         make_case(FUSED, _plain(mixed), _fused, 1, _wrong_fused),
         make_case(DENORMALS, mixed & np.uint32(0x807FFFFF), _tiny, 3, _wrong_tiny),
     )
@@ -70,12 +70,13 @@ def _operands(b: KernelBuilder, word: Handle) -> tuple[Handle, Handle, Handle]:
 
 def _sums(b: KernelBuilder, word: Handle) -> list[Handle]:
     x, y, z = _operands(b, word)
-    return [b.bitcast(v, DType.U32) for v in (x * y - z, (x + y) - x, x * y + x * z)]
+    return [b.bitcast(v, DType.U32) for v in (x * y - z, (x + y) - x, x * y + x * z, x * 0.7 * 1.1)]
 
 
 def _wrong_sums(given: Words, answer: Words) -> str | None:
     x, y, z = (v.view(np.float32) for v in (given, given ^ np.uint32(0x00155555), given ^ np.uint32(0x002AAAAA)))
-    expected = np.stack([x * y - z, (x + y) - x, x * y + x * z], axis=1)
+    scaled = x * np.float32(0.7) * np.float32(1.1)
+    expected = np.stack([x * y - z, (x + y) - x, x * y + x * z, scaled], axis=1)
     return differ("sums and products", answer.view(np.float32), expected.ravel())
 
 

@@ -88,8 +88,8 @@ def caps_of(
         # Fewer activation rows fit the registers of one thread. A CPU's barriers cost it more than tiles spare.
         many_rows=None if adapter.software else 9,
         features=frozenset(features),
-        # naga asks for no exact arithmetic. Mesa's llvmpipe does not fuse, but simplifies (a + b) − a and factors a·b
-        # + a·c.
+        # naga asks for no exact arithmetic. Mesa's llvmpipe does not fuse, but simplifies (a + b) − a, factors
+        # a·b + a·c, and multiplies the constants of a product first.
         contracts=True,
         # WGSL lets any implementation flush denormals; of llvmpipe what was seen holds: newer ones do.
         flushes_denormals=flushes_denormals or not adapter.is_llvmpipe,
