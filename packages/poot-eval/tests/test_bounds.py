@@ -247,18 +247,20 @@ def test_a_target_that_contracts_may_reorder_factors(rng):
     x, a, c = 1.7 * slot(b, "x", (4000,)), 0.75, 1.1
     b.output("straight", x * a * c)
     b.output("moved", p.reshape(-(x * a), (1, 4000)) * c)
+    b.output("alone", slot(b, "y", (40,)) * c)
     graph = b.build()
     oracle = eval(graph, feed(graph, rng), EvalOptions(environment=True))
     bounds = bound_for(graph, oracle.environment, Caps(contracts=True))
     given = oracle.environment[graph.inputs[0].value]
-    f, first, second, third = np.float32, np.float32(1.7), np.float32(a), np.float32(c)
+    first, second, third = np.float32(1.7), np.float32(a), np.float32(c)
     forms = (given * (first * second * third), given * first * (second * third), given * third * second * first)
     for form in forms:
-        assert form.dtype == f
+        assert form.dtype == np.float32
         for name, signed in (("straight", form), ("moved", -form[None])):
             expected = oracle.outputs[name]
             assert (signed != expected).any(), "the order of factors does not show"
             assert_matches(signed, expected, bounds.output(name))
+    assert not bounds.output("alone").any()
     assert not bound_for(graph, oracle.environment, Caps()).output("straight").any()
 
 

@@ -43,9 +43,9 @@ class Operand:
 class Step:
     """One equation of the walk: its operands, the oracle's result, and the target.
 
-    `feeds_sum`: an add or sub reads it, with movement between or none. `feeds_product`: a mul does. `of_softmax`: a
-    matmul whose left operand is a softmax, which a device may compute as it goes, rescaling what it has summed.
-    `rounded`: the dtype that this softmax is rounded to before.
+    `feeds_sum`: an add or sub reads it, `feeds_product`: a mul does, with signs and movement between or none.
+    `of_softmax`: a matmul whose left operand is a softmax, which a device may compute as it goes, rescaling what it
+    has summed. `rounded`: the dtype that this softmax is rounded to before.
     """
 
     equation: Equation

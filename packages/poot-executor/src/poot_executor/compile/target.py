@@ -49,17 +49,18 @@ class Caps:
 
     `features` names capabilities of the kernel operation table ("subgroup", "dot4") and of later ones. `subgroup_width`
     is set only where it is fixed. `tile_rows` is the number of weight rows interleaved in a device layout. `contracts`
-    says that the target may fuse a·b + c by itself and take sums and factors in another order; `flushes_denormals` that
-    f32 denormals read or computed become zero. `errors` are ULP bounds of kernel operations ("fragment_mma": of the
-    magnitudes summed, for each term); `operations` is the op set of a whole-graph device (empty: all). `group_threads`
-    is the group size that schedules start from, `parallel_groups` how many groups keep the device busy, and
-    `split_tiles` the fewest tiles of positions for which it pays that another group takes them; up to `whole_tiles` a
-    single group takes all. `early_words` are the 32-bit words of keys and values that a lane of an attention may hold
-    before the queries are there; 0: none. `joined_groups` is over how many groups small dispatches are launched as one;
-    0: each is launched alone. `few_programs` says that a program takes seconds to be made ready, and memory of its own
-    for weights. `many_rows` activation rows and more are contracted in tiles that the threads of a group share; None:
-    never. `fragments` are the products of opaque matrix fragments that a target with the feature "fragments" has.
-    `pick` is the compiler's own: tunables that were measured for the region that is being scheduled.
+    says that the target may by itself fuse a·b + c, leave out the rounding of a sum that feeds one, and multiply
+    factors in another order; `flushes_denormals` that f32 denormals read or computed become zero. `errors` are ULP
+    bounds of kernel operations ("fragment_mma": of the magnitudes summed, for each term); `operations` is the op set of
+    a whole-graph device (empty: all). `group_threads` is the group size that schedules start from, `parallel_groups`
+    how many groups keep the device busy, and `split_tiles` the fewest tiles of positions for which it pays that another
+    group takes them; up to `whole_tiles` a single group takes all. `early_words` are the 32-bit words of keys and
+    values that a lane of an attention may hold before the queries are there; 0: none. `joined_groups` is over how many
+    groups small dispatches are launched as one; 0: each is launched alone. `few_programs` says that a program takes
+    seconds to be made ready, and memory of its own for weights. `many_rows` activation rows and more are contracted in
+    tiles that the threads of a group share; None: never. `fragments` are the products of opaque matrix fragments that a
+    target with the feature "fragments" has. `pick` is the compiler's own: tunables that were measured for the region
+    that is being scheduled.
     """
 
     granularity: Granularity = Granularity.KERNEL
