@@ -24,14 +24,14 @@ log1p(u - 1), since u - 1 is exact. A row of logits without a number above -inf 
 
 from __future__ import annotations
 
-from fractions import Fraction
-from math import ceil
-
 import numpy as np
 from numpy.typing import NDArray
 
+from poot_executor.graph.gumbel import Race, gumbel_noise, winners
 from poot_executor.graph.numerics import Arithmetic
-from poot_executor.graph.threefry import random_words
+from poot_executor.graph.thresholds import integer_weights, least_kept
+
+__all__ = ["gumbel_noise", "integer_weights", "kept_tokens", "sampled_tokens", "scaled_scores"]
 
 Floats = NDArray[np.float32]
 
@@ -46,59 +46,29 @@ def sampled_tokens(
 ) -> NDArray[np.int32]:
     """i32[rows] from logits f32[rows, vocabulary], seed u32[rows, 2], position i32[rows], settings
     f32[rows, 4] and top_k i32[rows]."""
-    noise = gumbel_noise(random_words(seed, position, logits.shape[1]), arithmetic)
     tokens = np.empty(logits.shape[0], np.int32)
+    races: dict[int, Race] = {}
     for row in range(logits.shape[0]):
         scale, min_p, top_p, noise_scale = settings[row]
         scores = scaled_scores(logits[row], scale)
-        kept = kept_tokens(scores, float(min_p), float(top_p), int(top_k[row]), arithmetic)
-        perturbed = scores if noise_scale == 0 else scores + noise_scale * noise[row]
-        perturbed = np.where(np.isnan(perturbed), np.float32(-np.inf), perturbed)
-        ids = np.flatnonzero(kept)
-        tokens[row] = ids[np.argmax(perturbed[ids])]
+        greatest = int(scores.argmax())
+        if noise_scale == 0:
+            tokens[row] = greatest  # whatever is kept, the greatest is, with its ties
+            continue
+        least = least_kept(scores, scores[greatest], float(min_p), float(top_p), int(top_k[row]), arithmetic)
+        ids = np.flatnonzero(scores >= least)
+        races[row] = Race(ids, scores[ids], noise_scale, seed[row], position[row])
+    tokens[list(races)] = winners(list(races.values()), arithmetic)
     return tokens
 
 
 def scaled_scores(logits: Floats, scale: np.float32) -> Floats:
     """Step 1: f32[vocabulary] scores of one row."""
-    scores = logits * scale
-    return np.where(np.isnan(scores), np.float32(-np.inf), scores)
+    return np.fmax(logits * scale, np.float32(-np.inf))
 
 
 def kept_tokens(scores: Floats, min_p: float, top_p: float, top_k: int, arithmetic: Arithmetic) -> NDArray[np.bool_]:
     """Steps 2 to 4: bool[vocabulary], what min-p, top-k and top-p keep of one row. At least the
     highest score.
     """
-    top = scores.max()
-    kept = np.ones(scores.shape, np.bool_)
-    if min_p > 0:
-        floor = top + np.float32(np.log(np.asarray(min_p, arithmetic.numpy)))
-        kept = (scores >= floor) | (scores == top)
-    if 0 < top_k < kept.sum():
-        kept &= scores >= np.sort(scores[kept])[-top_k]
-    if top_p < 1:
-        kept &= scores >= _top_p_threshold(scores[kept], top, top_p, arithmetic)
-    return kept
-
-
-def integer_weights(scores: Floats, top: np.float32, arithmetic: Arithmetic) -> NDArray[np.uint64]:
-    """round_half_even(exp(score - top) * 2^24), the fixed-point mass that top-p sums."""
-    power = np.exp((scores - top).astype(arithmetic.numpy)).astype(np.float32)
-    return np.rint(np.nan_to_num(power, nan=0.0) * np.float32(1 << 24)).astype(np.uint64)
-
-
-def _top_p_threshold(kept: Floats, top: np.float32, top_p: float, arithmetic: Arithmetic) -> np.float32:
-    weights = integer_weights(kept, top, arithmetic)
-    target = ceil(Fraction(top_p) * int(weights.sum()))
-    distinct, place = np.unique(-kept, return_inverse=True)
-    mass = np.zeros(len(distinct), np.uint64)
-    np.add.at(mass, place.reshape(-1), weights)
-    enough = np.flatnonzero(np.cumsum(mass) >= np.uint64(max(target, 0)))
-    return -distinct[enough[0]]
-
-
-def gumbel_noise(bits: NDArray[np.uint32], arithmetic: Arithmetic) -> Floats:
-    """Step 5: -log(-log(u)) in float32 of u32 words."""
-    u = ((bits >> np.uint32(9)).astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-23)
-    inner = -np.log(u.astype(arithmetic.numpy)).astype(np.float32)
-    return -np.log(inner.astype(arithmetic.numpy)).astype(np.float32)
+    return scores >= least_kept(scores, scores.max(), min_p, top_p, top_k, arithmetic)

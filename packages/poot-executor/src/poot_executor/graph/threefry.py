@@ -20,15 +20,20 @@ def threefry2x32(key: tuple[Words, Words], counter: tuple[Words, Words]) -> tupl
     another.
     """
     schedule = (*key, key[0] ^ key[1] ^ PARITY)
-    x, y = np.broadcast_arrays(counter[0] + schedule[0], counter[1] + schedule[1])
+    x, y = (words.copy() for words in np.broadcast_arrays(counter[0] + schedule[0], counter[1] + schedule[1]))
+    # In place: the arrays of all ids would not stay in a cache if each of a hundred operations made another.
+    turned = np.empty_like(y)
     for i in range(20):
         rotation = np.uint32(ROTATIONS[i % 8])
-        x = x + y
-        y = ((y << rotation) | (y >> (np.uint32(32) - rotation))) ^ x
+        np.add(x, y, out=x)
+        np.left_shift(y, rotation, out=turned)
+        np.right_shift(y, np.uint32(32) - rotation, out=y)
+        np.bitwise_or(y, turned, out=y)
+        np.bitwise_xor(y, x, out=y)
         if i % 4 == 3:
             injection = i // 4 + 1
-            x = x + schedule[injection % 3]
-            y = y + schedule[(injection + 1) % 3] + np.uint32(injection)
+            np.add(x, schedule[injection % 3], out=x)
+            np.add(y, schedule[(injection + 1) % 3] + np.uint32(injection), out=y)
     return x, y
 
 
