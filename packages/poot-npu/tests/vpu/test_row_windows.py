@@ -11,11 +11,13 @@ from poot_eval.conformance.matching import assert_result
 from poot_eval.conformance.session import open_session
 from poot_eval.graph import EvalOptions, eval
 from poot_executor.compile import compile
+from poot_executor.device import BufferKind
 from poot_executor.dtype import F32, I32
 from poot_executor.graph import functional as f
 from poot_executor.graph import primitives as p
 from poot_executor.graph.keys import StateKey
 from poot_npu.vpu.attention import find_attentions
+from poot_npu.vpu.bound_windows import PATIENCE
 from poot_npu.vpu.memory import memory_of
 from poot_npu.vpu.sweep import STEP
 
@@ -108,8 +110,8 @@ def test_a_step_has_the_row_that_it_is_told(device, rng, tokens):
             state = after
             (shape,) = {w.array.shape for w in windows(states)}
             shapes.append((shape[0], shape[2]))
-        # As many rows as were needed so far, and windows of several rows keep their length.
-        assert shapes == [(2, STEP)] * 3 + [(3, 2 * STEP)] * 4
+        # All rows of the state, and windows of several rows keep their length.
+        assert shapes == [(3, STEP)] * 3 + [(3, 2 * STEP)] * 4
 
 
 def test_it_shares_states_with_steps_of_all_rows(device, rng):
@@ -133,6 +135,92 @@ def test_it_shares_states_with_steps_of_all_rows(device, rng):
                 state[key][row * CAPACITY + position + 4] = inputs[new][0]
             found = session.read().state
             assert all(np.array_equal(found[key], state[key]) for key in (K, V))
+
+
+def blank(device, step):
+    """States that nothing was written to, and what they hold."""
+    return {key: device.allocate(BufferKind.STATE, value.nbytes) for key, value in step.empty().items()}
+
+
+def held(device, step, states):
+    found = step.empty()
+    for key, value in found.items():
+        device.read(states[key], value)
+    return found
+
+
+def test_windows_have_all_rows_from_the_first_step_on(device, rng):
+    """A row that had no step before makes no windows anew, and of each row it is known how far it is written."""
+    step = Chosen(rng, 4, 2)
+    states, found = blank(device, step), []
+    with open_session(device, step.graph, step.g.given()) as session:
+        recording = device.lower(session.program, replace(session.bindings, states=states))
+        for row in (0, 2, 1, 3, 0):
+            session.set_inputs(step.inputs(row, 2 * row, 1))
+            device.replay(recording)
+            device.synchronize()
+            found.append(windows(states))
+            assert [w.ends[row] for w in found[-1]] == [2 * row + 2] * 2
+    assert all(window is found[0][place] for each in found for place, window in enumerate(each))
+    rows = held(device, step, states)[K].reshape(4, CAPACITY, -1).any(axis=2)
+    assert [row.nonzero()[0].tolist() for row in rows] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_what_rows_hold_moves_with_windows_of_any_length(device, rng, written):
+    """Longer, shorter and longer again, with rows that end before and behind the shorter end; nothing reads the states
+    meanwhile. `written`: the host put something there before."""
+    one, all_rows = Chosen(rng, 3, 4), Chosen(rng, 3, 1)
+    states, state, lengths = blank(device, one), one.empty(), []
+    if written:
+        for key, value in state.items():
+            value[:] = rng.uniform(-1, 1, value.shape)
+            device.write(states[key], value)
+    with (
+        open_session(device, one.graph, one.g.given()) as session,
+        open_session(device, all_rows.graph, all_rows.g.given()) as second,
+    ):
+        steps = [
+            (step, opened, device.lower(opened.program, replace(opened.bindings, states=states)))
+            for step, opened in ((one, session), (all_rows, second))
+        ]
+        # Each of the two recordings is patient.
+        short = [(0, 13)] * (2 * PATIENCE - 1)
+        places = [(0, 9), (2, 2 * STEP - 9), (1, STEP + 1), *short, (1, STEP + 5), (2, 2 * STEP)]
+        for number, (row, position) in enumerate(places):
+            step, opened, recording = steps[number % 2]
+            inputs = step.inputs(row, position, step.tokens - 1)
+            opened.set_inputs(inputs)
+            device.replay(recording)
+            device.synchronize()
+            for key, new in zip((K, V), step.slots[4:], strict=True):
+                start = row * CAPACITY + position
+                state[key][start : start + step.tokens] = inputs[new]
+            lengths.append({w.length for w in windows(states)})
+        assert lengths == [{STEP}, *[{2 * STEP}] * 2 * PATIENCE, {STEP}, {2 * STEP}, {3 * STEP}]
+        found = held(device, one, states)
+        for key in (K, V):
+            np.testing.assert_array_equal(found[key], state[key])
+
+
+def test_a_step_behind_another_sweeps_what_its_own_inputs_say(device, rng):
+    """Submitted while another one is not over, with other inputs."""
+    step = Chosen(rng, 3, 2)
+    states, state = blank(device, step), step.empty()
+    with (
+        open_session(device, step.graph, step.g.given()) as before,
+        open_session(device, step.graph, step.g.given()) as behind,
+    ):
+        for session, position in ((before, 3), (behind, STEP + 40)):
+            inputs = step.inputs(1, position, 1)
+            session.set_inputs(inputs)
+            device.replay(device.lower(session.program, replace(session.bindings, states=states)))
+            oracle = eval(step.graph, {**inputs, **state}, EvalOptions(environment=True))
+            state = {key: oracle.state[key] for key in (K, V)}
+        device.synchronize()
+        device.synchronize()
+        result = replace(behind.read(), state=held(device, step, states))
+        assert_result(result, oracle, bound_for(step.graph, oracle.environment, device.target.caps))
 
 
 @pytest.mark.parametrize("hidden", [np.nan, np.inf])

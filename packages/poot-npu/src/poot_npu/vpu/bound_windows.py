@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,8 @@ import openvino
 from numpy.typing import NDArray
 
 from poot_npu.vpu.memory import Memory
-from poot_npu.vpu.sweep import Sweep
-from poot_npu.vpu.window import Floats, Window, WindowUse, fitted, window_of
+from poot_npu.vpu.sweep import Sweep, Swept
+from poot_npu.vpu.window import Ends, Floats, Window, WindowUse, fitted, window_of
 
 PATIENCE = 64
 """Steps in turn that need half of a window of several rows or less, after which it becomes shorter."""
@@ -34,24 +34,34 @@ class BoundWindows:
         self._uses = uses
         self._memories = memories
         self._first = first
-        self._bound: list[tuple[Window, int] | None] = [None] * len(uses)
+        self._bound: list[Window | None] = [None] * len(uses)
         self._tensors: list[Any] = [None] * (len(uses) + 1)
         self._sweep = sweep
         self._columns = np.arange(sweep.capacity, dtype=np.int32)
         self._length = 0
+        self._row = -1
         self._unused = 0
         self._rows = rows
 
-    def fit(self) -> None:
+    def look(self) -> Swept:
+        """What the step sees, of its inputs as they are."""
+        return self._sweep.look()
+
+    def fit(self, swept: Swept) -> None:
         """Sweep as many positions as the step sees, or as windows of several rows have."""
-        needed, lasts, first = self._sweep.length()
-        length = self._lasting(needed)
+        row, pairs = swept.first, zip(self._memories, self._bound, strict=True)
+        settled = all(memory.window is window and memory.finite for memory, window in pairs)
+        length = self._lasting(swept.length, settled)
+        if settled and length == self._length and row == self._row:
+            return
+        ends: Ends = {}
         for place, (use, memory) in enumerate(zip(self._uses, self._memories, strict=True)):
-            window, bound = fitted(memory, use, length, lasts, first), self._bound[place]
-            if bound is None or bound[0] is not window or bound[1] != first:
-                self._bound[place] = window, first
-                rows = window.array[first : first + use.rows]
+            window = fitted(memory, use, length, swept.lasts, row, ends)
+            if self._bound[place] is not window or self._row != row:
+                self._bound[place] = window
+                rows = window.array[row : row + use.rows]
                 self._bind(place, rows.reshape(use.rows * use.heads, length, use.width))
+        self._row = row
         if length != self._length:
             self._length = length
             self._bind(len(self._uses), self._columns[:length])
@@ -62,11 +72,13 @@ class BoundWindows:
             for memory in self._memories:
                 memory.finite = False
 
-    def _lasting(self, needed: int) -> int:
+    def _lasting(self, needed: int, settled: bool) -> int:
         """Windows of several rows are large, and steps of a few rows come between those of many: such windows keep
-        their length for a while."""
-        pairs = zip(self._memories, self._uses, strict=True)
-        found = (window_of(memory, use) for memory, use in pairs)
+        their length for a while. `settled`: they are those that are bound."""
+        if settled:
+            found: Iterable[Window | None] = self._bound
+        else:
+            found = (window_of(memory, use) for memory, use in zip(self._memories, self._uses, strict=True))
         longest = max((w.length for w in found if w is not None and w.rows > 1), default=0)
         if longest <= needed:
             self._unused = 0

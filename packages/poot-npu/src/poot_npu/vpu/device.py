@@ -21,6 +21,7 @@ from poot_npu.vpu.memory import Memory, available, give_back_freed, memory_of, z
 from poot_npu.vpu.model import Lowered
 from poot_npu.vpu.modes import Mode
 from poot_npu.vpu.recording import VpuRecording, bind
+from poot_npu.vpu.sweep import Swept
 from poot_npu.vpu.weights import Stored
 from poot_npu.vpu.window import drop, flush
 
@@ -30,12 +31,15 @@ FIRST_STEPS = 4
 
 @dataclass(slots=True, eq=False)
 class Flight:
-    """A replay: its recording, whether it was started, whether it is over, and what it raised."""
+    """A replay: its recording, whether it was started, whether it is over, and what it raised; where it was not started
+    at once, how much it sweeps.
+    """
 
     recording: VpuRecording
     started: bool = False
     done: bool = False
     fault: DeviceError | None = None
+    swept: Swept | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -74,7 +78,7 @@ class VpuDevice(Device):
     def allocate(self, kind: BufferKind, nbytes: int) -> Buffer:
         """Zeros."""
         self._require()
-        return self._adopted(kind, nbytes, Memory(zeros(kind, nbytes)))
+        return self._adopted(kind, nbytes, Memory(zeros(kind, nbytes), blank=True))
 
     def free(self, buffer: Buffer) -> None:
         """Forget it; a second time does nothing."""
@@ -116,6 +120,8 @@ class VpuDevice(Device):
             self._start(flight)
             if flight.fault is not None:
                 raise flight.fault
+        else:
+            flight.swept = recording.look()
         self._flights.append(flight)
 
     def synchronize(self) -> None:
@@ -222,7 +228,7 @@ class VpuDevice(Device):
         """What it raises is kept for `synchronize`."""
         flight.started = True
         try:
-            flight.recording.start()
+            flight.recording.start(flight.swept)
         except RuntimeError as error:
             flight.fault = self._lost(error)
 

@@ -17,7 +17,7 @@ from poot_npu.vpu.homes import Bytes, Homes
 from poot_npu.vpu.memory import Memory
 from poot_npu.vpu.model import Lowered
 from poot_npu.vpu.plan import RowUpdate, WholeUpdate
-from poot_npu.vpu.window import put
+from poot_npu.vpu.window import Places
 
 Work = Callable[[], None]
 
@@ -111,8 +111,10 @@ def _rows_written(
         beyond = [n for n, place in enumerate(wanted) if place >= limit]
         if beyond:
             raise KernelFault("scatter_update", beyond[0])
-        for memory, rows in windowed:
-            put(memory, wanted, rows)
+        if windowed:
+            new_places = Places(wanted)
+            for memory, rows in windowed:
+                new_places.put(memory, rows)
         if len(wanted) == 1:
             place = wanted[0]
             if place >= 0:

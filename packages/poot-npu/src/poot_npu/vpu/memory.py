@@ -25,13 +25,14 @@ class Memory:
     """A buffer's bytes. An uploaded weight has none: it is a `weight` (`weights.Stored`), which models are made of.
 
     A state may have a `window` (`window.Window`), which is the truth about its positions; `finite` is False where a
-    position is known to hold what is not.
+    position is known to hold what is not. While `blank`, the bytes are zeros, as they were allocated.
     """
 
     data: Bytes
     weight: object = None
     window: object = None
     finite: bool = True
+    blank: bool = False
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from poot_npu.vpu.lowering import NO_FAULT
 from poot_npu.vpu.memory import memory_of
 from poot_npu.vpu.model import Interface, Lowered
 from poot_npu.vpu.plan import RowUpdate
-from poot_npu.vpu.sweep import sweep_of
+from poot_npu.vpu.sweep import Swept, sweep_of
 from poot_npu.vpu.window import drop
 
 MILLISECONDS = 1000.0
@@ -42,17 +42,23 @@ class BoundStage:
 @dataclass(frozen=True, slots=True, eq=False)
 class VpuRecording:
     """One step over fixed memory. `touched` are the buffers that a replay reads or writes; `prepare` is what the host
-    does before the first model."""
+    does before the first model, and before `windows` are made to fit."""
 
     stages: tuple[BoundStage, ...]
-    prepare: tuple[Callable[[], None], ...]
+    prepare: Callable[[], None]
+    windows: BoundWindows | None
     finish: tuple[Callable[[], None], ...]
     touched: frozenset[Buffer]
 
-    def start(self) -> None:
-        """Submit the first model; it returns at once."""
-        for work in self.prepare:
-            work()
+    def look(self) -> Swept | None:
+        """What a step sweeps, of the inputs as they are: for one that starts once another is over."""
+        return None if self.windows is None else self.windows.look()
+
+    def start(self, swept: Swept | None = None) -> None:
+        """Submit the first model; it returns at once. `swept` is what `look` said of the same inputs."""
+        self.prepare()
+        if self.windows is not None:
+            self.windows.fit(self.windows.look() if swept is None else swept)
         first = self.stages[0]
         if first.request is not None:
             first.request.start_async()
@@ -100,28 +106,25 @@ def bind(
         host = tuple(computed(lowered.graph, equation, homes) for equation in stage.host)
         stages.append(BoundStage(request, faults, names, host, tuple(keep)))
     finish = [*copied(homes), *rows_replaced(lowered, homes), *replaced(lowered, homes)]
-    prepare = [_dropped(lowered, bindings)]
-    first = faces[0]
+    windows, first = None, faces[0]
     if first is not None and first.windows:
         memories = [memory_of(bindings.states[use.key]) for use in first.windows]
         sweep = sweep_of(lowered.graph, lowered.attentions, homes.slot)
         before = len(first.reads) + len(first.tables)
         windows = BoundWindows(stages[0].request, first.windows, memories, before, sweep, rows)
-        prepare.append(windows.fit)
         finish.insert(0, windows.check)
     buffers = [*bindings.states.values(), bindings.inputs.buffer, bindings.outputs.buffer]
-    return VpuRecording(tuple(stages), tuple(prepare), tuple(finish), frozenset(buffers))
+    return VpuRecording(tuple(stages), _dropped(lowered, bindings), windows, tuple(finish), frozenset(buffers))
 
 
 def _dropped(lowered: Lowered, bindings: Bindings) -> Callable[[], None]:
-    """States that the program reads as they are: no window may be ahead of them."""
+    """States that the program reads and writes as they are: no window may be ahead of them."""
     windowed = {u.key for u in lowered.plan.updates if isinstance(u, RowUpdate) and u.windowed}
     memories = [memory_of(buffer) for key, buffer in bindings.states.items() if key not in windowed]
 
     def work() -> None:
         for memory in memories:
-            if memory.window is not None:
-                drop(memory)
+            drop(memory)
 
     return work
 

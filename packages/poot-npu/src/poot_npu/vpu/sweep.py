@@ -21,6 +21,15 @@ STEP = 128
 MAX_BOUND_ELEMENTS = 4096
 
 
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a step sweeps: how many positions; the last that it sees in each row, from the row `first` on."""
+
+    length: int
+    lasts: list[int]
+    first: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Sweep:
     """How many positions a step must sweep: more than any token sees; and of which rows.
@@ -37,17 +46,17 @@ class Sweep:
     given: dict[Value, Callable[[], Any]] = field(default_factory=dict)
     first: Value | None = None
 
-    def length(self) -> tuple[int, list[int], int]:
-        """(positions, the last that is seen in each row, the first row): a multiple of STEP or all. All too where a
-        token sees none and its row holds something, since softmax then weighs all alike. Of a row that holds nothing
-        the result is 0, however many positions are weighed.
+    def look(self) -> Swept:
+        """Of the slots as they are: a multiple of STEP positions, or all. All too where a token sees none and its row
+        holds something, since softmax then weighs all alike. Of a row that holds nothing the result is 0, however many
+        positions are weighed.
         """
         values = {value: read() for value, read in self.given.items()}
         for equation in self.equations:
             operands = [values[v] for v in equation.inputs]
             values[equation.output] = OPS[equation.op].evaluate(operands, equation.params, equation.output.type)
         first = 0 if self.first is None else int(np.reshape(values[self.first], -1)[0])
-        every = self.capacity, [self.capacity - 1] * self.rows, first
+        every = Swept(self.capacity, [self.capacity - 1] * self.rows, first)
         if not self.bounds:
             return every
         lasts = np.full(self.rows, -1)
@@ -57,7 +66,7 @@ class Sweep:
                 return every
             lasts = np.maximum(lasts, np.maximum(tokens.max(axis=1), held.max(axis=1)))
         most = max(int(lasts.max()), 0)
-        return min(-(-(most + 1) // STEP) * STEP, self.capacity), lasts.tolist(), first
+        return Swept(min(-(-(most + 1) // STEP) * STEP, self.capacity), lasts.tolist(), first)
 
 
 def sweep_of(graph: Graph, attentions: Iterable[Attention], slot: Callable[[SlotKey], NDArray[np.uint8]]) -> Sweep:
