@@ -184,8 +184,7 @@ def test_what_rows_hold_moves_with_windows_of_any_length(device, rng, written):
             (step, opened, device.lower(opened.program, replace(opened.bindings, states=states)))
             for step, opened in ((one, session), (all_rows, second))
         ]
-        # Each of the two recordings is patient.
-        short = [(0, 13)] * (2 * PATIENCE - 1)
+        short = [(0, 13)] * PATIENCE
         places = [(0, 9), (2, 2 * STEP - 9), (1, STEP + 1), *short, (1, STEP + 5), (2, 2 * STEP)]
         for number, (row, position) in enumerate(places):
             step, opened, recording = steps[number % 2]
@@ -197,10 +196,29 @@ def test_what_rows_hold_moves_with_windows_of_any_length(device, rng, written):
                 start = row * CAPACITY + position
                 state[key][start : start + step.tokens] = inputs[new]
             lengths.append({w.length for w in windows(states)})
-        assert lengths == [{STEP}, *[{2 * STEP}] * 2 * PATIENCE, {STEP}, {2 * STEP}, {3 * STEP}]
+        assert lengths == [{STEP}, *[{2 * STEP}] * (PATIENCE + 1), {STEP}, {2 * STEP}, {3 * STEP}]
         found = held(device, one, states)
         for key in (K, V):
             np.testing.assert_array_equal(found[key], state[key])
+
+
+def test_windows_that_some_steps_need_stay_long(device, rng):
+    """Prompts that are short, and now and then a step of another program that sweeps more: nothing is moved."""
+    prompt, decode = Chosen(rng, 3, 4), Chosen(rng, 3, 1)
+    states, found = blank(device, prompt), []
+    with (
+        open_session(device, prompt.graph, prompt.g.given()) as first,
+        open_session(device, decode.graph, decode.g.given()) as second,
+    ):
+        recordings = [device.lower(s.program, replace(s.bindings, states=states)) for s in (first, second)]
+        first.set_inputs(prompt.inputs(0, 0, 3))
+        second.set_inputs(decode.inputs(1, STEP, 0))
+        for number in range(3 * PATIENCE):
+            device.replay(recordings[number % 16 == 0])
+            device.synchronize()
+            found.append(windows(states))
+    assert {w.length for w in found[0]} == {2 * STEP}
+    assert all(window is found[0][place] for each in found for place, window in enumerate(each))
 
 
 def test_a_step_behind_another_sweeps_what_its_own_inputs_say(device, rng):

@@ -14,7 +14,7 @@ from poot_npu.vpu.sweep import Sweep, Swept
 from poot_npu.vpu.window import Ends, Floats, Window, WindowUse, fitted, window_of
 
 PATIENCE = 64
-"""Steps in turn that need half of a window of several rows or less, after which it becomes shorter."""
+"""Steps in turn, of any program, that need half of a window of several rows or less: it becomes shorter then."""
 
 
 class BoundWindows:
@@ -40,7 +40,6 @@ class BoundWindows:
         self._columns = np.arange(sweep.capacity, dtype=np.int32)
         self._length = 0
         self._row = -1
-        self._unused = 0
         self._rows = rows
 
     def look(self) -> Swept:
@@ -79,12 +78,12 @@ class BoundWindows:
             found: Iterable[Window | None] = self._bound
         else:
             found = (window_of(memory, use) for memory, use in zip(self._memories, self._uses, strict=True))
-        longest = max((w.length for w in found if w is not None and w.rows > 1), default=0)
-        if longest <= needed:
-            self._unused = 0
+        several = [window for window in found if window is not None and window.rows > 1]
+        if not several:
             return needed
-        self._unused = self._unused + 1 if needed <= longest // 2 else 0
-        return longest if self._unused < PATIENCE else needed
+        longest = max(several, key=lambda window: window.length)
+        longest.unused = longest.unused + 1 if needed <= longest.length // 2 else 0
+        return needed if needed >= longest.length or longest.unused >= PATIENCE else longest.length
 
     def _bind(self, place: int, array: NDArray[Any]) -> None:
         self._tensors[place] = openvino.Tensor(array, shared_memory=True)

@@ -31,20 +31,21 @@ class WindowUse:
     width: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Window:
     """`array` f32[rows, heads, length, width], the first positions of each row of a state f32[rows · capacity, heads,
     width]. It has all rows of the buffer: memory of those that nothing was written to is not touched.
 
     `ends`: at and behind them, there and in the state's own memory, a row holds zeros. Windows may share them, since a
     greater end is right too. A `scratch` window hides what no token of one step sees, and is given up behind it: the
-    state's own memory stays the truth.
+    state's own memory stays the truth. `unused` are the steps in turn, of any program, that needed half of it or less.
     """
 
     array: Floats
     capacity: int
     ends: list[int]
     scratch: bool = False
+    unused: int = 0
 
     @property
     def rows(self) -> int:
