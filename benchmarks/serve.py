@@ -3,7 +3,7 @@
 Both servers run at once, each in a process of its own on loopback, and are measured in turn: each repeat sends the same
 prompts of the same lengths to one, then to the other, by what `poot bench serve` measures with. No two repeats share a
 prompt. Before that one greedy answer of each is compared. `--peer llama-server` names the program; without it poot is
-measured alone. Of poot's loop it prints what a step took beside waiting for the device. Exit status 1 where a request
+measured alone. Of poot's loop it prints what a step took of the processor. Exit status 1 where a request
 failed, where an answer had another length than was asked for, or where the servers count a prompt's tokens differently.
 """
 
@@ -35,7 +35,9 @@ ROOT = Path(__file__).resolve().parent.parent
 FIELDS = {"temperature": 0.0, "ignore_eos": True}
 STORY = "Once upon a time there was"
 BUDGET_SECONDS = 0.0004
-"""What a step of the loop may take beside waiting for the device, at 16 rows."""
+"""What a step of the loop may take of the processor, the device's part apart, at 16 rows."""
+DEVICE = ("poot_loop_device_seconds_total", "poot_loop_wait_seconds_total")
+"""What the loop's thread did for the device, and how long it waited for it."""
 THROUGHPUT, TTFT = 1.0, 0.5
 """The aims: at least this share of the peer's throughput, at most this share of its time to the first token."""
 
@@ -136,9 +138,10 @@ class Comparison:
         within = f'poot_loop_host_seconds_bucket{{le="{BUDGET_SECONDS}"}}'
         share = (after[within] - before[within]) / max(steps, 1)
         took = 1e6 * seconds / max(steps, 1)
-        print(f"  poot's loop beside the device: {took:.0f} µs a step on average over {steps:.0f} steps, "
-              f"{share:.0%} of them within {1e6 * BUDGET_SECONDS:.0f} µs; what a device does to begin a step counts "
-              "in: benchmarks/serve_loop.py has the loop alone")  # fmt: skip
+        begun, waited = (1e6 * (after[name] - before[name]) / max(steps, 1) for name in DEVICE)
+        print(f"  poot's loop: {took:.0f} µs of the processor a step on average over {steps:.0f} steps, "
+              f"{share:.0%} of them within {1e6 * BUDGET_SECONDS:.0f} µs; its thread took {begun:.0f} µs more to begin "
+              f"and end the device's steps, and waited for {waited:.0f} µs of wall time")  # fmt: skip
         if len(self._servers) > 1:
             ours, theirs = self._servers
             faster = _ratios(ours.throughputs(), theirs.throughputs())

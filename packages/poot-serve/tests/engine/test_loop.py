@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from time import sleep, thread_time
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,39 @@ def test_random_requests_and_cancels_end_as_they_would_alone(
     assert (stats.finished, stats.finished + stats.cancelled + stats.failed) == (ended, taken)
     assert stats.generated_tokens == sum(map(len, made.tokens.values()))
     assert sum(stats.step_buckets) == sum(stats.host_buckets) == stats.steps
+
+
+def test_the_time_of_the_loop_is_its_own(turns: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the device's, in beginning and ending steps, nor what nobody uses: of a device that takes the processor for
+    both, and then has the loop wait.
+    """
+    made = turns(rows=2, pool_blocks=24)
+    flights = made.driver._flights
+    submit, collect = flights._executor.submit, flights._executor.collect
+    taken = []
+
+    def busy(work: Callable[..., Any], *arguments: Any) -> Any:
+        began = thread_time()
+        while (spent := thread_time() - began) < 0.01:
+            pass
+        taken.append(spent)
+        return work(*arguments)
+
+    def waiting(*arguments: Any) -> Any:
+        sleep(0.01)
+        return busy(collect, *arguments)
+
+    monkeypatch.setattr(flights._executor, "submit", lambda *arguments: busy(submit, *arguments))
+    monkeypatch.setattr(flights._executor, "collect", waiting)
+    made.ask(1, BASE[:9], SHORT)
+    began = thread_time()
+    made.until_idle()
+    whole = thread_time() - began
+    stats = made.stats
+    assert len(taken) == 2 * stats.steps > 0
+    assert stats.device_seconds >= sum(taken) and stats.wait_seconds >= 0.01 * stats.steps
+    assert 0 < stats.host_seconds <= whole - stats.device_seconds
+    assert stats.step_seconds >= stats.wait_seconds
 
 
 def test_several_answers_share_one_reading_of_the_prompt(turns: Make, alone: Alone) -> None:

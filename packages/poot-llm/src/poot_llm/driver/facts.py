@@ -72,6 +72,11 @@ class DriverFacts:
         """Wall time spent so far on waiting for submitted steps."""
         return self._flights.waited
 
+    @property
+    def device_seconds(self) -> float:
+        """Processor time that the calling thread spent so far inside the executor: to begin steps, and to end them."""
+        return self._flights.used
+
     def stats(self) -> EngineStats:
         """What lies under it counts."""
         return self._executor.stats()

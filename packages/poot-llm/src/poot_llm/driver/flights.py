@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import perf_counter
+from time import perf_counter, thread_time
 
 from poot_executor.errors import BindError, CallOrder, DeviceError
 from poot_executor.executor import (
@@ -51,6 +51,8 @@ class Flights:
         """How often the state was reset after a failure."""
         self.waited = 0.0
         """Seconds in which steps were waited for."""
+        self.used = 0.0
+        """Seconds of the processor that this thread spent inside the executor: to begin steps, and to end them."""
         self.newest: Flight | None = None
         """The flight that was submitted last."""
 
@@ -69,6 +71,7 @@ class Flights:
         flight = Flight(None, entry, lost=self.resets != resets)
         if flight.lost:
             return flight
+        used = thread_time()
         try:
             flight.step = self._executor.submit(self._executable, entry, inputs)
             self._queue.append(flight)
@@ -82,6 +85,8 @@ class Flights:
             # Whether it was submitted is not known: the reset discards it where it was.
             self._reset_after(error)
             raise
+        finally:
+            self.used += thread_time() - used
         return flight
 
     def finish(self, flight: Flight) -> None:
@@ -100,7 +105,7 @@ class Flights:
     def _collect_oldest(self) -> None:
         flight = self._queue[0]
         assert flight.step is not None
-        started = perf_counter()
+        started, used = perf_counter(), thread_time()
         try:
             flight.outputs = self._executor.collect(flight.step)
             self._queue.popleft()
@@ -113,6 +118,7 @@ class Flights:
             raise
         finally:
             self.waited += perf_counter() - started
+            self.used += thread_time() - used
 
     def _reset_after(self, error: BaseException) -> None:
         """What is under way is lost with the step that failed. Raises `error` where the device

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from time import monotonic, perf_counter
+from time import monotonic
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from poot_executor.errors import (
 )
 from poot_llm.driver import Driver, Encoded, KvUse, NonFiniteEmbedding
 from poot_llm.encoders import TextEncoder
+from poot_serve.engine.clocks import Clocks
 from poot_serve.engine.messages import Cancel, Close, Encode, Event, Failed, Generate, Message, Report, Vectors
 from poot_serve.engine.tally import Tally
 
@@ -110,7 +111,7 @@ class EncodeLoop:
             self._tally.cancelled += len(texts.items)
 
     def _encode(self) -> None:
-        started, waited = perf_counter(), self._driver.wait_seconds
+        started = Clocks.read(self._driver)
         parts = self._parts()
         try:
             results = self._encoder.encode([item for _, items in parts for item in items])
@@ -121,7 +122,7 @@ class EncodeLoop:
             for texts, items in parts:
                 self._took(texts, results[start : start + len(items)])
                 start += len(items)
-        self._tally.step(perf_counter() - started, self._driver.wait_seconds - waited)
+        self._tally.step(Clocks.read(self._driver).since(started))
         self._queue.rotate(-1)
 
     def _parts(self) -> list[tuple[Texts, list[Encoded]]]:

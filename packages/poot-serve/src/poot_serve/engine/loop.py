@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from time import perf_counter
 
 from poot_executor.errors import BindError, CompileLimit, OutOfMemory, PootError, RequestError, Unsupported
 from poot_llm.driver import Delivery, Driver, FinishReason, Request, Scheduler
 from poot_llm.guided.limits import GuideLimits
 from poot_llm.sampling import SamplingParams
+from poot_serve.engine.clocks import Clocks
 from poot_serve.engine.constraints import Compiled, Constraints
 from poot_serve.engine.job import Job
 from poot_serve.engine.messages import Accepted, Cancel, Close, Encode, Event, Failed, Generate, Message, Report, Tokens
@@ -48,7 +48,7 @@ class Loop:
         self._events: list[Event] = []
         self._plain: list[tuple[int, int, tuple[int, ...]]] = []
         self._tally = Tally()
-        self._mark = perf_counter()
+        self._mark = Clocks.read(driver)
 
     def run(self, *events: Event) -> None:
         """Until a Close comes; `events` are said first. Raises DeviceError where the device cannot go on."""
@@ -83,11 +83,10 @@ class Loop:
         if not self._read():
             return False
         if self._scheduler.busy:
-            waited = self._driver.wait_seconds
             for delivery in self._scheduler.step():
                 self._deliver(delivery)
-            now = perf_counter()
-            self._tally.step(now - self._mark, self._driver.wait_seconds - waited)
+            now = Clocks.read(self._driver)
+            self._tally.step(now.since(self._mark))
             # What the report takes is the next turn's.
             self._mark = now
         self._report()
@@ -100,7 +99,7 @@ class Loop:
             try:
                 if wait:
                     item = self._inbox.get(timeout=self._guides.patience())
-                    wait, self._mark = False, perf_counter()
+                    wait, self._mark = False, Clocks.read(self._driver)
                 else:
                     item = self._inbox.get_nowait()
             except Empty:

@@ -19,7 +19,8 @@ GAUGES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """Counts since the engine process began, and states as they are now. Seconds are wall time.
+    """Counts since the engine process began, and states as they are now. Seconds are wall time, apart from
+    those of the processor.
 
     - `waiting`, `running`: answers (`n` of a request) without and with a row; `compiling`: requests whose constraint is
       being compiled; `rows`: answers that can run at once. Of an encoder, all are texts.
@@ -29,7 +30,9 @@ class EngineStats:
     - `generated_tokens`: committed. `preemptions`: how often an answer gave its room to others.
     - `finished`, `cancelled`, `failed`: answers by how they ended; one that a stop string ended has finished.
     - `steps`, `step_seconds`, `step_buckets`: turns of the loop that stepped, and what they took in all.
-    - `host_seconds`, `host_buckets`: the part of a turn in which the loop did not wait for the device.
+    - `host_seconds`, `host_buckets`: of the processor, what a turn took in the loop's thread; apart from that,
+      `device_seconds` are what it took there inside the executor, where a device begins and ends its steps.
+    - `wait_seconds`: how long turns waited for steps.
     - `queue_seconds`, `queued`: how long answers waited for a row, in sum, and how many got one.
     - `guessed_tokens`, `accepted_tokens`: of prompt lookup.
     - `device_bytes`: what the process holds on the device, None where it is not known; `device_free`: free on it. Both
@@ -55,6 +58,8 @@ class EngineStats:
     step_buckets: tuple[int, ...] = (0,) * (len(STEP_SECONDS) + 1)
     host_seconds: float = 0.0
     host_buckets: tuple[int, ...] = (0,) * (len(HOST_SECONDS) + 1)
+    device_seconds: float = 0.0
+    wait_seconds: float = 0.0
     queue_seconds: float = 0.0
     queued: int = 0
     guessed_tokens: int = 0

@@ -8,6 +8,7 @@ from time import monotonic
 
 from poot_executor.stats import EngineStats as ExecutorStats
 from poot_llm.driver import KvUse
+from poot_serve.engine.clocks import Clocks
 from poot_serve.engine.stats import HOST_SECONDS, STEP_SECONDS, EngineStats
 
 LOOK_SECONDS = 1.0
@@ -27,6 +28,8 @@ class Tally:
     steps: int = 0
     step_seconds: float = 0.0
     host_seconds: float = 0.0
+    device_seconds: float = 0.0
+    wait_seconds: float = 0.0
     queue_seconds: float = 0.0
     queued: int = 0
     guessed_tokens: int = 0
@@ -37,11 +40,13 @@ class Tally:
     _bytes: int | None = None
     _free: int | None = None
 
-    def step(self, seconds: float, waited: float) -> None:
-        """A turn of the loop took so long, and waited for the device for a part of it."""
-        host = max(seconds - waited, 0.0)
+    def step(self, spent: Clocks) -> None:
+        """A turn of the loop, and what of it was whose."""
+        seconds, host = spent.wall, max(spent.thread - spent.device, 0.0)
         self.steps += 1
         self.step_seconds += seconds
+        self.wait_seconds += spent.waited
+        self.device_seconds += spent.device
         self.host_seconds += host
         self.step_buckets[bisect_left(STEP_SECONDS, seconds)] += 1
         self.host_buckets[bisect_left(HOST_SECONDS, host)] += 1
@@ -79,6 +84,8 @@ class Tally:
             step_buckets=tuple(self.step_buckets),
             host_seconds=self.host_seconds,
             host_buckets=tuple(self.host_buckets),
+            device_seconds=self.device_seconds,
+            wait_seconds=self.wait_seconds,
             queue_seconds=self.queue_seconds,
             queued=self.queued,
             guessed_tokens=self.guessed_tokens,

@@ -34,8 +34,11 @@ class EngineCollector(Collector):
         yield from _blocks(stats)
         yield _histogram("poot_step_seconds", "Turns of the loop that stepped", STEP_SECONDS, stats.step_buckets,
                          stats.step_seconds)  # fmt: skip
-        yield _histogram("poot_loop_host_seconds", "The part of a turn that did not wait for the device", HOST_SECONDS,
+        yield _histogram("poot_loop_host_seconds", "Processor time of a turn in the loop itself", HOST_SECONDS,
                          stats.host_buckets, stats.host_seconds)  # fmt: skip
+        yield _counter("poot_loop_device_seconds", "Processor time of the loop's thread in beginning and ending steps",
+                       stats.device_seconds)  # fmt: skip
+        yield _counter("poot_loop_wait_seconds", "Wall time in which turns waited for steps", stats.wait_seconds)
         if facts is not None:
             yield _gauge("poot_slot_capacity", "Answers that can run at once", facts.rows)
             yield _gauge("poot_context_tokens", "Tokens of prompt and answer together", facts.capacity)
