@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from poot_eval.kernel_ir import run_kernel
+from poot_executor.compile.elementwise import narrowed
 from poot_executor.dtype import BF16, F16, F32, I8, I32, U8, U32, round_bf16
 from poot_executor.kernel import Access, Handle, Kernel, KernelBuilder
+from poot_executor.kernel.packing import to_bf16
 from poot_executor.kernel.passes import PASSES, fold_constants, lower_group_reductions, optimize
 
 READ, WRITE = Access.READ, Access.READ_WRITE
@@ -269,7 +271,8 @@ def x_value(dtype):
     return F32 if dtype in (F16, BF16) else I32
 
 
-def test_packing_rounds_as_the_formats_do():
+@pytest.mark.parametrize("packs", [False, True], ids=["operations", "one operation"])
+def test_packing_rounds_as_the_formats_do(packs: bool):
     values = np.array(
         [0.0, -0.0, 1.0, 1.0 + 2**-8, 1.0 + 3 * 2**-8, 1 + 2**-11, 65504.0, 65520.0, 1e-7, 2**-24, np.inf, -np.inf,
          3.4e38, np.nan, -np.nan, *np.random.default_rng(5).standard_normal(17) * 1000],
@@ -277,14 +280,29 @@ def test_packing_rounds_as_the_formats_do():
     )  # fmt: skip
     values = np.concatenate([values, np.array([0x7F800001, 0xFFFFFFFF], np.uint32).view(np.float32)])
     values = values[: len(values) // 2 * 2]
-    b = KernelBuilder("pack", len(values) // 2)
+    b = KernelBuilder("pack", len(values) // 2, packs_bf16=packs)
     x, h, f = b.buffer("x", F32, READ), b.buffer("h", F16, WRITE), b.buffer("f", BF16, WRITE)
+    single, both = b.buffer("single", U32, WRITE), b.buffer("both", F32, WRITE)
     t = b.thread_id()
     h.store_word(t, b.pack_half2(x[t * 2], x[t * 2 + 1]))
     f.store_word(t, b.pack_bf16x2(x[t * 2], x[t * 2 + 1]))
-    halves, bf16s = np.zeros((2, len(values) // 2), np.uint32)
-    run_kernel(b.finish(), [values, halves, bf16s], (1, 1, 1))
-    np.testing.assert_array_equal(bf16s.view(np.uint16), round_bf16(values).view(np.uint32) >> 16)
+    single[t] = to_bf16(x[t * 2])
+    pair = narrowed(b, b.vector(x[t * 2], x[t * 2 + 1]), BF16)
+    both[t * 2], both[t * 2 + 1] = pair[0], narrowed(b, x[t * 2 + 1], BF16)
+    halves, bf16s, singles = np.zeros((3, len(values) // 2), np.uint32)
+    rounded = np.zeros(len(values), np.float32)
+    kernel = b.finish()
+    assert ("pack_bf16" in {op.kind for op in kernel.body.walk()}) == packs
+    run_kernel(kernel, [values, halves, bf16s, singles, rounded], (1, 1, 1))
+    expected, nan = round_bf16(values), np.isnan(values)
+    found = (bf16s.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    for name, floats, wanted in (
+        ("words", found, expected), ("alone", (singles << 16).view(np.float32), expected[::2]), ("f32", rounded, expected),
+    ):  # fmt: skip
+        np.testing.assert_array_equal(floats, wanted, name)
+    if not packs:
+        # The operations keep a NaN's sign and the top of its payload, as the reference does.
+        np.testing.assert_array_equal(found[nan].view(np.uint32), expected[nan].view(np.uint32))
     with np.errstate(over="ignore"):
         np.testing.assert_array_equal(halves.view(np.float16), values.astype(np.float16))
 

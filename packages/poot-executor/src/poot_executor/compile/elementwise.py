@@ -11,7 +11,7 @@ from poot_executor.errors import Unsupported
 from poot_executor.graph.graph import Equation
 from poot_executor.kernel.builder import KernelBuilder
 from poot_executor.kernel.handle import Handle
-from poot_executor.kernel.packing import from_bf16, to_bf16
+from poot_executor.kernel.packing import from_bf16, round_bf16, to_bf16
 
 HELD = {
     DType.F32: DType.F32, DType.F16: DType.F32, DType.BF16: DType.F32, DType.I32: DType.I32, DType.U32: DType.U32,
@@ -29,7 +29,7 @@ def narrowed(b: KernelBuilder, value: Handle, dtype: DType) -> Handle:
         case DType.F16:
             return b.half_to_float(b.float_to_half(value))
         case DType.BF16:
-            return from_bf16(to_bf16(value))
+            return round_bf16(value)
         case DType.I8:
             return (value << 24) >> 24
         case DType.U8:

@@ -47,8 +47,8 @@ class _OpenIf:
 class KernelBuilder(Emission):
     """A kernel under construction: what `Emission` has, and variables and control flow."""
 
-    def __init__(self, name: str, group_size: int = 64) -> None:
-        super().__init__(name, group_size)
+    def __init__(self, name: str, group_size: int = 64, *, packs_bf16: bool = False) -> None:
+        super().__init__(name, group_size, packs_bf16=packs_bf16)
         self._vars: list[Var] = []
         self._replaced: dict[Val, Val] = {}
         self._open_if: _OpenIf | None = None

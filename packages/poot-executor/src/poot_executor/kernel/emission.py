@@ -34,11 +34,12 @@ class Emission(Operations):
     """Buffers, constants and operations of a kernel of groups of `group_size` threads along one axis.
 
     `line` ("file.py:12") marks the operations made from now on; while it is empty, they are marked with the caller's
-    line.
+    line. `packs_bf16` says that the target has `pack_bf16`, by which numbers are then rounded.
     """
 
-    def __init__(self, name: str, group_size: int = 64) -> None:
+    def __init__(self, name: str, group_size: int = 64, *, packs_bf16: bool = False) -> None:
         self.name = name
+        self.packs_bf16 = packs_bf16
         self.group_size = group_size
         self.line = ""
         self._params: list[Param] = []

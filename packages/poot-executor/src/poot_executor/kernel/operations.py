@@ -21,6 +21,9 @@ class Operations(ABC):
     dtype.
     """
 
+    packs_bf16: bool
+    """Whether the target has `pack_bf16`."""
+
     @abstractmethod
     def emit(self, kind: str, *operands: Handle, dtype: DType | None = None, **attrs: Any) -> Handle:
         """Append an operation and give its result. `dtype` is the result's for cast and bitcast. No folding."""

@@ -1,5 +1,5 @@
 """Narrow numbers in 32-bit words: bf16, f16 and byte lanes packed and read with integer operations, the same on every
-device.
+device. Where a kernel's target rounds to bf16 by one operation (`packs_bf16`), the ten that do so elsewhere are that one.
 """
 
 from __future__ import annotations
@@ -13,9 +13,26 @@ def from_bf16(bits: Handle) -> Handle:
     return bits.builder.bitcast(bits << 16, DType.F32)
 
 
-def to_bf16(value: Handle) -> Handle:
-    """An f32 as bf16 bits in the low 16 of a u32: nearest, ties to even; NaN stays NaN, made quiet, payload cut."""
+def round_bf16(value: Handle) -> Handle:
+    """An f32, or each of a vector, rounded to bf16, as f32: nearest, ties to even; NaN stays NaN."""
     b = value.builder
+    if not _by_one_operation(value):
+        return from_bf16(to_bf16(value))
+    if value.width > 1:
+        return b.vector(*(round_bf16(value[i]) for i in range(value.width)))
+    return b.bitcast(b.pack_bf16(0.0, value), DType.F32)
+
+
+def _by_one_operation(*values: Handle) -> bool:
+    """Whether one operation of the target rounds them. What is known already needs none at all."""
+    return all(value.builder.packs_bf16 and value.constant is None for value in values)
+
+
+def to_bf16(value: Handle) -> Handle:
+    """An f32 as bf16 bits in the low 16 of a u32: nearest, ties to even; NaN stays NaN, made quiet."""
+    b = value.builder
+    if _by_one_operation(value) and value.width == 1:
+        return b.pack_bf16(value, 0.0)
     bits = b.bitcast(value, DType.U32)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     quiet = (bits >> 16) | 0x40
@@ -30,6 +47,8 @@ def pack_half2(low: Handle, high: Handle) -> Handle:
 
 def pack_bf16x2(low: Handle, high: Handle) -> Handle:
     """Two f32 as bf16 in one u32 word, nearest even, NaN kept."""
+    if _by_one_operation(low, high) and low.width == high.width == 1:
+        return low.builder.pack_bf16(low, high)
     return to_bf16(low) | (to_bf16(high) << 16)
 
 

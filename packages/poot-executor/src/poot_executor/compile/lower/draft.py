@@ -64,7 +64,7 @@ class Frame:
     def __init__(self, scene: Scene, caps: Caps, name: str, group_size: int) -> None:
         self.scene = scene
         self.caps = caps
-        self.b = KernelBuilder(name, group_size)
+        self.b = KernelBuilder(name, group_size, packs_bf16="packed_half" in caps.features)
         self.operands: list[Operand] = []
         self.buffers: dict[Value, list[BufferRef]] = {}
         self._shared: dict[str, SharedRef] = {}

@@ -25,6 +25,9 @@ from poot_executor.layout import LANES, WeightLayout
 Waiting = list[list[Var]]
 """Words that were loaded for the next chunk, by turn of the thread."""
 
+UNROLL = 4
+"""Rounds of staging whose loads are on their way together."""
+
 
 class Activations:
     """The activation rows of one group. `layouts` are those of every weight that meets them."""
@@ -127,7 +130,7 @@ class Activations:
     ) -> None:
         b, schedule = self.b, self.schedule
         # Every thread goes round as often, since lanes sum together.
-        with b.range(0, -(-items // schedule.threads), name="round") as turn:
+        with b.range(0, -(-items // schedule.threads), unroll=UNROLL, name="round") as turn:
             item = turn * schedule.threads + b.thread_id()
             m, eight = place(item if items % schedule.threads == 0 else b.min(item, items - 1))
             values = self._values(layout, chunk * schedule.chunk, self._token(m), eight)

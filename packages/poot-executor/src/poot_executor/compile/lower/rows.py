@@ -103,6 +103,9 @@ def lowest(dtype: DType) -> float | int:
     return {DType.I32: -(1 << 31), DType.U32: 0, DType.I8: -128, DType.U8: 0}[dtype]
 
 
+UNROLL = 4
+"""Rounds of a sweep along a row whose loads are on their way together, where a row has as many."""
+
 LONG_SWEEP = 1024
 """Rounds of a sweep from which more threads pay whatever their reductions cost."""
 
@@ -143,7 +146,8 @@ def _reduced(
     held, (low, high) = HELD[source.dtype], columns
     partial = b.var(_neutral(reduction), held, name="partial")
     step = 4 if source.shape[axis] % 4 == 0 and axis == len(source.shape) - 1 and held is not DType.BOOL else 1
-    with b.range(b.thread_id() * step + low, high, threads * step, name="column") as column:
+    unroll = UNROLL if source.shape[axis] >= UNROLL * threads * step else None
+    with b.range(b.thread_id() * step + low, high, threads * step, unroll=unroll, name="column") as column:
         for element in _neighbours(frame, source, _source_index(frame, reduction, row, column), axis, step):
             partial.set(_joined(frame, reduction, partial.get(), element))
     return _over_group(frame, reduction, partial.get())
