@@ -12,15 +12,16 @@ from numpy.typing import NDArray
 from poot_executor.compile.program import Program, WeightUse
 from poot_executor.compile.target import Target
 from poot_executor.device import Bindings, Buffer, BufferKind, Device, MemoryInfo, Recording
-from poot_executor.errors import DeviceError, DeviceLost, DeviceTimeout, OutOfMemory, Poisoned, Unsupported
+from poot_executor.errors import DeviceError, DeviceLost, DeviceTimeout, OutOfMemory, Poisoned, PootError
 from poot_executor.settings import DeviceSettings
 from poot_executor.weights import StoredTensor, WeightKey
 from poot_npu.vpu.caps import caps_of
-from poot_npu.vpu.compiler import Compiled, Compiler
+from poot_npu.vpu.compiler import Compiled, Compiler, need_of
+from poot_npu.vpu.loading import Later
 from poot_npu.vpu.memory import Memory, available, give_back_freed, memory_of, zeros
 from poot_npu.vpu.model import Lowered
 from poot_npu.vpu.modes import Mode
-from poot_npu.vpu.recording import VpuRecording, bind
+from poot_npu.vpu.recording import BoundStep, VpuRecording, bind
 from poot_npu.vpu.sweep import Swept
 from poot_npu.vpu.weights import Stored
 from poot_npu.vpu.window import drop, flush
@@ -38,7 +39,7 @@ class Flight:
     recording: VpuRecording
     started: bool = False
     done: bool = False
-    fault: DeviceError | None = None
+    fault: PootError | None = None
     swept: Swept | None = None
 
 
@@ -49,7 +50,7 @@ class Models:
     program: Program
     weights: tuple[Buffer, ...]
     lowered: Lowered
-    made: Compiled
+    made: Later[Compiled]
     steps: int = 0
     users: set[VpuRecording] = field(default_factory=set)
 
@@ -99,13 +100,18 @@ class VpuDevice(Device):
         return self._adopted(BufferKind.WEIGHT, weight.nbytes, Memory(np.empty(0, np.uint8), weight))
 
     def lower(self, program: Program, bindings: Bindings) -> VpuRecording:
-        """Compile the program's models, where another recording of it has not, and bind them."""
+        """Compile the program's models, where another recording of it has not. Models that are kept on disk are read
+        meanwhile, and the first replay waits for them, and raises what that raised."""
         self._require()
         weights = tuple(bindings.weights.values())
         models = next((m for m in self._models if m.program is program and m.weights == weights), None)
         if models is None:
             models = self._compiled(program, bindings, weights)
-        recording = bind(models.lowered, models.made.faces, models.made.models, program, bindings)
+        recording = VpuRecording(
+            bindings, models.made, lambda made: _bound(models, made, bindings), self._settings.timeout
+        )
+        if recording.ready:
+            recording.bound()
         if models not in self._models:
             self._models.append(models)
         models.users.add(recording)
@@ -120,8 +126,8 @@ class VpuDevice(Device):
             self._start(flight)
             if flight.fault is not None:
                 raise flight.fault
-        else:
-            flight.swept = recording.look()
+        elif recording.ready:
+            flight.swept = recording.bound().look()
         self._flights.append(flight)
 
     def synchronize(self) -> None:
@@ -169,10 +175,13 @@ class VpuDevice(Device):
             return  # it may still run, and `close` stops it
         for models in self._models:
             models.users.discard(recording)
+        for models in self._models:
+            if not models.users:
+                models.made.drop()
         self._models = [models for models in self._models if models.users]
 
     def close(self) -> None:
-        """Wait for what was submitted, or stop it where a step took too long, and drop everything."""
+        """Wait for what was submitted or is being read, or stop it where a step took too long, and drop everything."""
         for flight in self._flights:
             if self._unusable:
                 flight.recording.abandon()
@@ -183,7 +192,7 @@ class VpuDevice(Device):
         self._flights.clear()
         self._overdue.clear()
         self._models.clear()
-        self._compiler.close()
+        self._compiler.close(self._settings.timeout)
         for buffer in self._live:
             buffer.handle = None
         self._live.clear()
@@ -201,19 +210,10 @@ class VpuDevice(Device):
             weight = memory_of(buffer).weight
             assert isinstance(weight, Stored), "a weight that this device uploaded"
             weights[key] = weight
-        # A model holds its weights once more, in the plug-in's order, and its constants while it is compiled.
-        need, free = 2 * sum(weight.nbytes for weight in weights.values()), available()
+        need, free = need_of(weights), available()
         if free is not None and need > free:
             raise OutOfMemory(need, free, None, "a compiled model")
-        try:
-            lowered, made = self._compiler.compiled(program, weights)
-        except MemoryError:
-            raise OutOfMemory(need, available(), None, "a compiled model") from None
-        except RuntimeError as error:
-            reason = " ".join(str(error).split())
-            if "alloc" in reason:
-                raise OutOfMemory(need, available(), None, "a compiled model") from error
-            raise Unsupported(f"program {program.graph.name}", f"OpenVINO does not compile it: {reason}") from error
+        lowered, made = self._compiler.compiled(program, weights)
         return Models(program, held, lowered, made)
 
     def _finish_all(self) -> None:
@@ -228,17 +228,22 @@ class VpuDevice(Device):
         """What it raises is kept for `synchronize`."""
         flight.started = True
         try:
-            flight.recording.start(flight.swept)
+            flight.recording.bound().start(flight.swept)
+        except PootError as error:  # of its models, which were read meanwhile
+            flight.fault = error
+            if isinstance(error, DeviceTimeout):
+                self._unusable = str(error)
         except RuntimeError as error:
             flight.fault = self._lost(error)
 
     def _finish(self, flight: Flight) -> None:
-        """Wait for a replay, do the host's part, and start the next one; what it raises is kept for `synchronize`."""
+        """Wait for a replay, do the host's part, and start the next one, unless its models are still being read: that
+        is waited for when it is. What it raises is kept for `synchronize`."""
         if flight.done:
             return
         self._complete(flight)
         following = next((other for other in self._flights if not other.done), None)
-        if following is not None and not following.started and not self._unusable:
+        if following is not None and not following.started and following.recording.ready and not self._unusable:
             self._start(following)
 
     def _complete(self, flight: Flight) -> None:
@@ -251,7 +256,7 @@ class VpuDevice(Device):
         if models is not None:
             models.steps += 1
         try:
-            flight.recording.complete(self._settings.timeout)
+            flight.recording.bound().complete(self._settings.timeout)
         except DeviceError as error:
             flight.fault = error
             if isinstance(error, DeviceTimeout):
@@ -260,9 +265,10 @@ class VpuDevice(Device):
         except RuntimeError as error:
             flight.fault = self._lost(error)
         if models is not None:
-            models.made.settle()  # first steps touch what importing left alone
+            models.made.result(self._settings.timeout).settle()  # first steps touch what importing left alone
             if models.steps in (1, FIRST_STEPS):
                 give_back_freed()
+        self._compiler.loader.go_on()
 
     def _lost(self, error: Exception) -> DeviceLost:
         self._unusable = f"OpenVINO failed: {' '.join(str(error).split())}"
@@ -271,3 +277,7 @@ class VpuDevice(Device):
     def _require(self) -> None:
         if self._unusable:
             raise Poisoned(f"vpu:{self.mode.selector} cannot be used any more: {self._unusable}")
+
+
+def _bound(models: Models, made: Compiled, bindings: Bindings) -> BoundStep:
+    return bind(models.lowered, made.faces, made.models, models.program, bindings)

@@ -13,11 +13,13 @@ import openvino
 from numpy.typing import NDArray
 
 from poot_executor.compile.program import Program
-from poot_executor.device import Bindings, Buffer
+from poot_executor.device import Bindings
 from poot_executor.errors import DeviceTimeout, KernelFault
 from poot_npu.vpu.bound_windows import BoundWindows
+from poot_npu.vpu.compiler import Compiled
 from poot_npu.vpu.homes import Homes
 from poot_npu.vpu.host_work import computed, copied, replaced, rows_replaced
+from poot_npu.vpu.loading import Later
 from poot_npu.vpu.lowering import NO_FAULT
 from poot_npu.vpu.memory import memory_of
 from poot_npu.vpu.model import Interface, Lowered
@@ -40,15 +42,14 @@ class BoundStage:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class VpuRecording:
-    """One step over fixed memory. `touched` are the buffers that a replay reads or writes; `prepare` is what the host
-    does before the first model, and before `windows` are made to fit."""
+class BoundStep:
+    """One step over fixed memory. `prepare` is what the host does before the first model, and before `windows` are made
+    to fit."""
 
     stages: tuple[BoundStage, ...]
     prepare: Callable[[], None]
     windows: BoundWindows | None
     finish: tuple[Callable[[], None], ...]
-    touched: frozenset[Buffer]
 
     def look(self) -> Swept | None:
         """What a step sweeps, of the inputs as they are: for one that starts once another is over."""
@@ -89,9 +90,43 @@ class VpuRecording:
                     stage.request.wait()
 
 
+class VpuRecording:
+    """A step that is bound to its models when they are first needed: they may still be read from disk until then.
+
+    `touched` are the buffers that a replay reads or writes.
+    """
+
+    __slots__ = ("_bind", "_bound", "_models", "_timeout", "touched")
+
+    def __init__(
+        self, bindings: Bindings, models: Later[Compiled], bind: Callable[[Compiled], BoundStep], timeout: float
+    ) -> None:
+        self.touched = frozenset((*bindings.states.values(), bindings.inputs.buffer, bindings.outputs.buffer))
+        self._models = models
+        self._bind = bind
+        self._timeout = timeout
+        self._bound: BoundStep | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether `bound` waits for nothing."""
+        return self._bound is not None or self._models.done
+
+    def bound(self) -> BoundStep:
+        """The step, its models being waited for. Raises what reading them raised, and DeviceTimeout."""
+        if self._bound is None:
+            self._bound = self._bind(self._models.result(self._timeout))
+        return self._bound
+
+    def abandon(self) -> None:
+        """Stop it where it was submitted."""
+        if self._bound is not None:
+            self._bound.abandon()
+
+
 def bind(
     lowered: Lowered, faces: Sequence[Interface | None], compiled: Sequence[Any], program: Program, bindings: Bindings
-) -> VpuRecording:
+) -> BoundStep:
     """Requests of the compiled models over this memory."""
     homes = Homes(lowered.graph, program, bindings)
     rows = homes.together([a.values.rows for a in lowered.attentions])
@@ -113,8 +148,7 @@ def bind(
         before = len(first.reads) + len(first.tables)
         windows = BoundWindows(stages[0].request, first.windows, memories, before, sweep, rows)
         finish.insert(0, windows.check)
-    buffers = [*bindings.states.values(), bindings.inputs.buffer, bindings.outputs.buffer]
-    return VpuRecording(tuple(stages), _dropped(lowered, bindings), windows, tuple(finish), frozenset(buffers))
+    return BoundStep(tuple(stages), _dropped(lowered, bindings), windows, tuple(finish))
 
 
 def _dropped(lowered: Lowered, bindings: Bindings) -> Callable[[], None]:
