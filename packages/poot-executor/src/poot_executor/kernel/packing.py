@@ -1,5 +1,5 @@
 """Narrow numbers in 32-bit words: bf16, f16 and byte lanes packed and read with integer operations, the same on every
-device. Where a kernel's target rounds to bf16 by one operation (`packs_bf16`), the ten that do so elsewhere are that one.
+device. Where a kernel's target rounds to bf16 by one operation (`packs_bf16`), that is used in place of ten.
 """
 
 from __future__ import annotations
