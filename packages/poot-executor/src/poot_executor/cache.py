@@ -54,8 +54,16 @@ class CompileCache:
 
     def get(self, target: Target, digest: bytes, make: Callable[[], Compiled]) -> Compiled:
         """A kernel's code, by digest: from disk, else from `make`, whose errors pass."""
-        key = cache_key(target, digest, self._context)
-        payload = self._folder.read(key)
+        found = self.find(target, digest)
+        if found is not None:
+            return found
+        compiled = make()
+        self.keep(target, digest, compiled)
+        return compiled
+
+    def find(self, target: Target, digest: bytes) -> Compiled | None:
+        """A kernel's code, by digest, from disk; None where it has to be made, and then kept."""
+        payload = self._folder.read(cache_key(target, digest, self._context))
         if payload is not None:
             found = _unpack(payload)
             if found is not None:
@@ -63,9 +71,11 @@ class CompileCache:
                 return found
             self._folder.reject()
         self._misses += 1
-        compiled = make()
-        self._folder.write(key, _pack(compiled))
-        return compiled
+        return None
+
+    def keep(self, target: Target, digest: bytes, compiled: Compiled) -> None:
+        """Write what was made."""
+        self._folder.write(cache_key(target, digest, self._context), _pack(compiled))
 
     def stats(self) -> CacheStats:
         """The counts since this cache was made."""

@@ -6,6 +6,7 @@ What is left to a device: `emit` (pure: kernel to code), `load` (code to a handl
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from poot_executor.cache import CompileCache
@@ -58,12 +59,23 @@ class KernelDevice(Device):
         """The handle of a kernel: loaded once by content; its code comes from the cache on disk where it is there."""
         digest = kernel.digest()
         if digest not in self._loaded:
-            compiled = self._cache.get(self.target, digest, lambda: self.compile(kernel))
-            self._loaded[digest] = self.load(kernel, compiled)
+            self._loaded[digest] = self.load(kernel, self._compiled(digest, kernel))
         return self._loaded[digest]
+
+    def load_all(self, kernels: Iterable[tuple[Kernel, Compiled]]) -> Iterator[Any]:
+        """`load` of each in order. A device whose driver takes long for each begins several at once."""
+        return (self.load(kernel, compiled) for kernel, compiled in kernels)
+
+    def _compiled(self, digest: bytes, kernel: Kernel) -> Compiled:
+        return self._cache.get(self.target, digest, lambda: self.compile(kernel))
 
     def lower(self, program: Program, bindings: Bindings) -> Recording:
         """Load each kernel once by content and record the commands with what they are bound to."""
+        kernels = {c.kernel.digest(): c.kernel for c in program.commands if not isinstance(c, CopyCommand)}
+        fresh = {digest: kernel for digest, kernel in kernels.items() if digest not in self._loaded}
+        compiled = ((kernel, self._compiled(digest, kernel)) for digest, kernel in fresh.items())
+        for digest, handle in zip(fresh, self.load_all(compiled), strict=True):
+            self._loaded[digest] = handle
         commands: list[Dispatch | Copy] = []
         for command in program.commands:
             if isinstance(command, CopyCommand):

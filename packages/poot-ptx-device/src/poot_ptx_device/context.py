@@ -74,6 +74,10 @@ class Context:
         self._native.release(self._ordinal)
         self.poison("it was closed")
 
+    def enter_thread(self) -> None:
+        """Let the calling thread's driver calls mean this context, outside of any guard."""
+        self._native.make_current(self._context)
+
     def __call__(self, name: str) -> Context:
         """The guard of a call, which errors name."""
         self._name = name

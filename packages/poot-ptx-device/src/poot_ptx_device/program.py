@@ -44,12 +44,22 @@ class Loader:
         """The same for another target."""
         return Loader(self._native, target, self._cache)
 
-    def load(self, kernel: Kernel, compiled: Compiled) -> PtxKernel:
-        """Assemble, or take from disk, and load. Raises CudaError with the assembler's messages."""
-        code = self._cache.get(
-            self._target, hashlib.sha256(compiled.code).digest(), lambda: self._assemble(compiled)
-        ).code
-        module = self._native.load_module(code)
+    def find(self, compiled: Compiled) -> Compiled | None:
+        """Machine code from disk; None where it has to be assembled, and then kept."""
+        return self._cache.find(self._target, _digest(compiled))
+
+    def keep(self, compiled: Compiled, code: Compiled) -> None:
+        """Write what was assembled."""
+        self._cache.keep(self._target, _digest(compiled), code)
+
+    def assemble(self, compiled: Compiled) -> Compiled:
+        """Machine code for the context that is current in this thread; nothing else of the loader's is used. Raises
+        CudaError with the assembler's messages."""
+        return Compiled(compiled.name, self._native.assemble(compiled.code, compiled.name), compiled.entry)
+
+    def load(self, kernel: Kernel, compiled: Compiled, code: Compiled) -> PtxKernel:
+        """Bring machine code to the device."""
+        module = self._native.load_module(code.code)
         try:
             function = self._native.function(module, compiled.entry)
             shared = dynamic_bytes(kernel)
@@ -61,12 +71,13 @@ class Loader:
         launch = (kernel.checks, kernel.params, kernel.groups, kernel.group_size, shared)
         return PtxKernel(kernel.name, kernel.identity, *launch, module, function)
 
-    def _assemble(self, compiled: Compiled) -> Compiled:
-        return Compiled(compiled.name, self._native.assemble(compiled.code, compiled.name), compiled.entry)
-
     def unload(self, kernel: PtxKernel) -> None:
         """Give a kernel's module back."""
         self._native.unload_module(kernel.module)
+
+
+def _digest(compiled: Compiled) -> bytes:
+    return hashlib.sha256(compiled.code).digest()
 
 
 def machine_code_context(gpu: Gpu, driver_version: int) -> str:
