@@ -98,7 +98,7 @@ def test_rows_that_filter_nothing_draw_what_every_id_s_noise_says(rng: np.random
     """Thousands of draws in which a far id must win now and then: leaving out the wrong one would show."""
     logits = np.tile(np.linspace(0, 9, 2 * FEW, dtype=np.float32), (500, 1))
     seed = rng.integers(0, 1 << 32, (500, 2), dtype=np.uint32)
-    settings = np.tile(np.float32([1, 0, 1, 1]), (500, 1))
+    settings = np.tile(np.array([1, 0, 1, 1], np.float32), (500, 1))
     given = (logits, seed, np.zeros(500, np.int32), settings, np.zeros(500, np.int32), ORACLE)
     drawn = sampled_tokens(*given)
     assert drawn.tolist() == plain_tokens(*given)
