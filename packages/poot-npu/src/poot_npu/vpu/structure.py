@@ -84,14 +84,6 @@ def argmax(lowering: Lowering, equation: Equation) -> Node:
     return op.select(op.equal(place, integer(n)), integer(0), place)
 
 
-def arg_top_k(lowering: Lowering, equation: Equation) -> Node:
-    """Places of the k greatest, descending, ties to the lowest place: a stable sort."""
-    (x,), value = lowering.operands(equation), equation.inputs[0]
-    x = op.add(ranked(x), real(0.0)) if value.dtype.is_float else ordered(x, value.dtype)
-    axis = len(value.shape) - 1
-    return op.topk(x, longs(equation.params["k"]), axis, "max", "value", "i32", stable=True).output(1)
-
-
 def matmul(lowering: Lowering, equation: Equation) -> Node:
     """A batched matrix product."""
     return op.matmul(*lowering.operands(equation), False, False)
@@ -218,7 +210,7 @@ def _inside(index: Node, rows: int) -> Node:
 
 
 ROWS: dict[str, Build] = {
-    "sum": total, "reduce_max": greatest, "argmax": argmax, "arg_top_k": arg_top_k,
+    "sum": total, "reduce_max": greatest, "argmax": argmax,
     "matmul": matmul, "indexed_matmul": indexed_matmul,
     "reshape": reshape, "transpose": transpose, "broadcast": broadcast, "slice": slice_, "concat": concat, "pad": pad,
     "iota": iota, "gather": gather, "scatter_update": scatter_update, "dynamic_update_slice": dynamic_update_slice,

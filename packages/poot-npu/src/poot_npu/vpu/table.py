@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from poot_executor.graph.graph import Equation
 from poot_executor.graph.ops import OPS
-from poot_npu.vpu import elementwise, structure
+from poot_npu.vpu import elementwise, structure, top_k
 from poot_npu.vpu.lowering import Build
 
-ROWS: dict[str, Build] = elementwise.ROWS | structure.ROWS
+ROWS: dict[str, Build] = elementwise.ROWS | structure.ROWS | top_k.ROWS
 """What a model computes; `packed_dequant` is no row of its own: `rewrites` put weights where they are used."""
 
 HOST = frozenset(("rem", "random_bits", "sample_token"))
