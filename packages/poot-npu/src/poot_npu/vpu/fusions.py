@@ -107,7 +107,9 @@ def _gate(graph: Graph, equation: Equation) -> Rewrite | None:
 
 
 def _sigmoid_times(x: Node) -> Node:
-    return op.divide(x, op.add(real(1.0), op.exp(op.negative(x))))
+    """The plug-in's exp is infinite from 2 to the 127.5 on, its square root's square from 2 to the 128 on."""
+    root = op.exp(op.multiply(x, real(-0.5)))
+    return op.divide(x, op.add(real(1.0), op.multiply(root, root)))
 
 
 def _rotation(graph: Graph, equation: Equation) -> Rewrite | None:
