@@ -155,7 +155,7 @@ def _step(depth: int, unit: int, count: int, half: DType, *, thirds: bool, ancho
     if chunk is None:
         return None
     # Registers that wait cost groups: only where each chunk would otherwise wait for its weights does it pay.
-    ahead = 1 if chunk < depth else 0
+    ahead = 1 if chunk < depth or slices < WARPS_MOST else 0
     return FragmentSchedule(warps, slices, 1, columns, count, chunk, thirds, spread, half, ahead)
 
 
