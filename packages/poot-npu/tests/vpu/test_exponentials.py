@@ -8,7 +8,7 @@ from poot_executor.dtype import F32
 from poot_executor.graph import functional as f
 from poot_executor.graph import primitives as p
 
-ENDS = np.float32([*np.linspace(86, 89, 61), 88.37, 88.38, 88.72, 88.73, 95, np.inf])
+ENDS = np.array([*np.linspace(86, 89, 61), 88.37, 88.38, 88.72, 88.73, 95, np.inf], np.float32)
 
 
 def test_powers_reach_the_ends_of_float32(device, rng):

@@ -200,8 +200,8 @@ def same_bits(lowering: Lowering, equation: Equation) -> Node:
 
 
 def exp(x: Node) -> Node:
-    """e to the x. The plug-in makes 0 of results below the normal numbers, infinity of those from 2 to the 127.5 on, and
-    infinity of NaN."""
+    """e to the x. The plug-in makes 0 of results below the normal numbers, and infinity of those from 2 to the 127.5 on
+    and of NaN."""
     half = op.exp(op.multiply(x, real(0.5)))
     power = op.select(op.greater(op.abs(x), real(-LEAST_NORMAL)), op.multiply(half, half), op.exp(x))
     return op.select(op.equal(x, x), power, x)

@@ -43,7 +43,7 @@ def _by_blocks(x: Node, count: int, width: int, k: int) -> Node:
     """
     last = longs(2)
     # Of -inf alone the plug-in's maximum is the lowest finite number, which half of no other number is.
-    barren = op.equal(op.reduce_max(op.multiply(x, real(0.5)), last, False), real(np.finfo(np.float32).min))
+    barren = op.equal(op.reduce_max(op.multiply(x, real(0.5)), last, False), real(float(np.finfo(np.float32).min)))
     most = op.select(barren, real(-np.inf), op.reduce_max(x, last, False))
     blocks = op.topk(_stable(most, k), longs(k), 1, "min", "value", "i32", stable=True).output(0)
     candidates = reshaped(op.gather(x, blocks, longs(1), 1), [-1, k * width])
