@@ -185,7 +185,7 @@ def test_fewer_rows_share_the_first_part_of_the_state(rng: np.random.Generator) 
 @pytest.mark.parametrize(("activations", "tolerance"), [(F16, 5e-3), (BF16, 5e-2)])
 def test_activations_round_where_the_graph_says(activations: DType, tolerance: float) -> None:
     config = ref.tiny()
-    # One model: how far a tiny one's roundings carry is chance, and few models in a thousand carry them further.
+    # One model: how far a tiny one's roundings carry is chance. With seed 3822554031 they carried to 0.006 in f16.
     store = ref.random_store(config, np.random.default_rng(11))
     expected = ref.Reference(config, store).logits(IDS)
     steps = Steps(config, store, activations)
