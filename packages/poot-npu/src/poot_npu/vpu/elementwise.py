@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import exp as power_of
 from math import factorial, pi, sqrt
 
 import openvino
@@ -27,8 +28,9 @@ from poot_npu.vpu.nodes import (
 
 LINEAR = frozenset(("add", "sub", "mul"))
 ERF_TERMS = 11
-LEAST_NORMAL = -87.0
-"""Above it e to the x is a normal number."""
+FAR = 46.0
+"""Beyond it, on either side, e to the x is the plug-in's e to the x ∓ FAR times e to the ±FAR. A float32 from FAR to
+2 · FAR less FAR is exact, and e to the ±46 is within 0.2 roundings of a float32."""
 
 
 def arithmetic(function: Callable[..., Node]) -> Build:
@@ -200,11 +202,20 @@ def same_bits(lowering: Lowering, equation: Equation) -> Node:
 
 
 def exp(x: Node) -> Node:
-    """e to the x. The plug-in makes 0 of results below the normal numbers, and infinity of those from 2 to the 127.5 on
-    and of NaN."""
-    half = op.exp(op.multiply(x, real(0.5)))
-    power = op.select(op.greater(op.abs(x), real(-LEAST_NORMAL)), op.multiply(half, half), op.exp(x))
+    """e to the x. The plug-in's own is 0 below the normal numbers, infinite from 2 to the 127.5 on and at NaN, and its
+    error grows with |x|: 5.3 units in the last place at 88. This was within 4.3 on millions of x over the range."""
+    down = op.less(x, real(-FAR))
+    shifted = growth(op.select(down, op.add(x, real(FAR)), x))
+    power = op.multiply(shifted, op.select(down, real(power_of(-FAR)), real(1.0)))
     return op.select(op.equal(x, x), power, x)
+
+
+def growth(x: Node) -> Node:
+    """e to the x up to the greatest float32, from -FAR on as exact as `exp`; 0 below the normal numbers, infinity of
+    NaN."""
+    up = op.greater(x, real(FAR))
+    shifted = op.exp(op.select(up, op.subtract(x, real(FAR)), x))
+    return op.multiply(shifted, op.select(up, real(power_of(FAR)), real(1.0)))
 
 
 def erf(x: Node) -> Node:

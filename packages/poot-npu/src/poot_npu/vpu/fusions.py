@@ -10,6 +10,7 @@ from openvino import opset15 as op
 
 from poot_executor.dtype import DType
 from poot_executor.graph.graph import Equation, Graph, Value
+from poot_npu.vpu.elementwise import growth
 from poot_npu.vpu.lowering import Lowering
 from poot_npu.vpu.nodes import Node, longs, real, reshaped
 from poot_npu.vpu.rewrite import Rewrite, splat, through
@@ -107,9 +108,9 @@ def _gate(graph: Graph, equation: Equation) -> Rewrite | None:
 
 
 def _sigmoid_times(x: Node) -> Node:
-    """The plug-in's exp is infinite from 2 to the 127.5 on, its square root's square from 2 to the 128 on."""
-    root = op.exp(op.multiply(x, real(-0.5)))
-    return op.divide(x, op.add(real(1.0), op.multiply(root, root)))
+    """The exponential is not the plug-in's own: x / (1 + e^-x) over that is what it knows as Swish, which is 0 from -87
+    down, where the quotient is a normal number as far as -88.7."""
+    return op.divide(x, op.add(real(1.0), growth(op.negative(x))))
 
 
 def _rotation(graph: Graph, equation: Equation) -> Rewrite | None:

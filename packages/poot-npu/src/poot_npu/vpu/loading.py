@@ -45,7 +45,7 @@ class Later(Generic[T]):
         its loader was closed before; DeviceTimeout."""
         if not self._future.done() and self._loader is not None:
             self._loader.want(self)
-        wait([self._future], timeout)
+        self.wait(timeout)
         if not self._future.done():
             raise DeviceTimeout("reading a compiled model", timeout)
         return self._future.result()
