@@ -1,10 +1,14 @@
-"""Operations in turn are rounded in turn: OpenVINO would make one of two with constants."""
+"""Operations in turn are rounded in turn, and change nothing that others read: OpenVINO would make one of two with
+constants, and compute one in place."""
 
 import numpy as np
 import pytest
 
 from poot_eval.conformance.inputs import Recorder
+from poot_eval.conformance.matching import assert_device_matches
 from poot_eval.conformance.session import open_session
+from poot_executor.dtype import F16, F32, I32
+from poot_executor.graph import primitives as p
 
 A, B = np.float32(1.5), np.float32(0.7)
 IN_TURN = {
@@ -28,3 +32,28 @@ def test_a_constant_after_another_is_a_rounding_of_its_own(device, rng, name, sh
         result = session.run(session.lower())
     (got,) = result.outputs.values()
     np.testing.assert_array_equal(got, IN_TURN[name](values, A, B))
+
+
+SIGNS = {
+    "abs": p.abs_, "erf": p.erf, "f16": lambda x: p.cast(x, F16), "log of abs": lambda x: p.log(p.abs_(x)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SIGNS)
+def test_what_others_read_of_a_concatenation_keeps_its_sign(any_mode, rng, name):
+    """The plug-in's abs is computed in place there: erf and casts to f16, which asked for it, lost signs of their own.
+    A random graph met it with --poot-seed=103."""
+    g = Recorder("signs", rng)
+    whole = p.concat([g.floats(24), g.slot(np.array([-0.5, 0.5, np.nan, -0.0, -np.inf], np.float32), F32)], 0)
+    g.output(SIGNS[name](whole))
+    g.output(whole * p.tanh(whole))
+    assert_device_matches(any_mode, g.builder.build(), g.given())
+
+
+def test_integers_of_a_concatenation_keep_their_sign(device, rng):
+    g = Recorder("signs", rng)
+    halves = (g.slot(rng.integers(-(1 << 31), 1 << 31, 24).astype(np.int32), I32) for _ in range(2))
+    whole = p.concat(list(halves), 0)
+    g.output(p.abs_(whole))
+    g.output(whole * 3 + whole)
+    assert_device_matches(device, g.builder.build(), g.given())

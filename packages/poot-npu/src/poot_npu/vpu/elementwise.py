@@ -15,6 +15,7 @@ from poot_executor.weights import WeightKey
 from poot_npu.vpu.lowering import Build, Lowering
 from poot_npu.vpu.nodes import (
     Node,
+    absolute,
     bit_select,
     carried_type,
     halves,
@@ -224,7 +225,7 @@ def erf(x: Node) -> Node:
     for n in range(ERF_TERMS, -1, -1):
         term = real(2 / sqrt(pi) * (-1) ** n / (factorial(n) * (2 * n + 1)))
         total = term if total is None else op.add(op.multiply(total, square), term)
-    return op.select(op.less(op.abs(x), real(1.0)), op.multiply(x, total), op.erf(x))
+    return op.select(op.less(square, real(1.0)), op.multiply(x, total), op.erf(x))
 
 
 def is_not_a_number(x: Node) -> Node:
@@ -238,7 +239,7 @@ def equals_number(x: Node, number: float) -> Node:
 
 
 ROWS: dict[str, Build] = {
-    "neg": arithmetic(op.negative), "abs": arithmetic(op.abs), "exp": arithmetic(exp), "log": arithmetic(op.log),
+    "neg": arithmetic(op.negative), "abs": arithmetic(absolute), "exp": arithmetic(exp), "log": arithmetic(op.log),
     "sqrt": arithmetic(op.sqrt), "recip": arithmetic(lambda x: op.divide(real(1.0), x)),
     "tanh": arithmetic(op.tanh), "erf": arithmetic(erf), "sin": arithmetic(op.sin), "cos": arithmetic(op.cos),
     "floor": arithmetic(op.floor), "round": arithmetic(lambda x: op.round(x, "half_to_even")),

@@ -115,13 +115,20 @@ def narrowed(x: Node, dtype: DType) -> Node:
     return _half(x) if dtype is DType.F16 else x
 
 
+def absolute(x: Node) -> Node:
+    """|x|. The plug-in computes its own in place where x is a concatenation, and others that read x lose its sign."""
+    if x.get_element_type() == openvino.Type.f32:
+        return op.maximum(x, op.negative(x))
+    return op.multiply(x, op.select(op.less(x, integer(0)), integer(-1), integer(1)))
+
+
 def _half(x: Node) -> Node:
     """To f16 by arithmetic, since the CPU plug-in drops a conversion to f16 and back.
 
     Normal numbers by Veltkamp's splitting (Dekker 1971): with t = x · (2^13 + 1), t - (t - x) is x in 11 bits. Below
     2^-14 the numbers of f16 are whole multiples of 2^-24. From 65,520 on they are infinite.
     """
-    size = op.abs(x)
+    size = absolute(x)
     inside = op.clamp(x, -131072.0, 131072.0)
     scaled = op.multiply(inside, real(8193.0))
     normal = op.subtract(scaled, op.subtract(scaled, inside))
