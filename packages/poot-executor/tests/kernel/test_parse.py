@@ -34,8 +34,8 @@ def test_the_text_of_a_kernel_is_read_back(caps):
         read = parse(str(kernel))
         assert str(read) == str(kernel)
         assert read.digest() == kernel.digest()
-        assert (read.params, read.shared, read.group_size, read.groups) == (
-            kernel.params, kernel.shared, kernel.group_size, kernel.groups
+        assert (read.params, read.shared, read.group_size, read.groups, read.resident) == (
+            kernel.params, kernel.shared, kernel.group_size, kernel.groups, kernel.resident
         )  # fmt: skip
         verify(read, caps.subgroup_width)
         for mine, theirs in zip(read.body.walk(), kernel.body.walk(), strict=True):

@@ -26,6 +26,7 @@ from poot_ptx_device.architecture import architecture_of
 from poot_ptx_device.caps import DEPENDENT_LAUNCH, EARLY_BYTES, EARLY_LAUNCH, EARLY_LOADS, WARP
 from poot_ptx_device.early import EarlyLoads
 from poot_ptx_device.flights import PRODUCT, Flights
+from poot_ptx_device.residency import bounds
 
 ENTRY = "poot_kernel"
 """The entry point's name in every module."""
@@ -86,6 +87,7 @@ class Emitter(Addresses):
                 *([] if not self.dynamic else [SHARED_MEMORY]),
                 f".visible .entry {ENTRY}(" + ", ".join(self._parameters()) + ")",
                 f".reqntid {self.kernel.group_size}, 1, 1",
+                *bounds(self.kernel),
                 "{",
                 *(line if line.endswith(":") else "    " + line for line in body),
                 "}",

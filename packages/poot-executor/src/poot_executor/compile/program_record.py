@@ -53,6 +53,7 @@ class _Kernel:
     shared: tuple[SharedArray, ...]
     group_size: int
     groups: tuple[int, int, int] | None
+    resident: bool
     digest: str
     checks: bool
     loop_rounds: int | None
@@ -192,6 +193,7 @@ def _kernel_record(kernel: Kernel) -> _Kernel:
         kernel.shared,
         kernel.group_size,
         kernel.groups,
+        kernel.resident,
         kernel.digest().hex(),
         kernel.checks,
         loop_rounds(kernel),
@@ -215,7 +217,9 @@ def _kernel(record: _Kernel, text: memoryview, width: int | None, damaged: Calla
             raise KernelError(f"kernel {record.name} cannot be read from disk, run again: {error}") from error
         return kernel.body
 
-    return StoredKernel(record.name, record.params, record.shared, record.group_size, body, record.groups, facts)
+    return StoredKernel(
+        record.name, record.params, record.shared, record.group_size, body, record.groups, record.resident, facts
+    )
 
 
 def _same_kernel(kernel: Kernel, record: _Kernel) -> None:

@@ -39,7 +39,8 @@ class FragmentSchedule:
     """`slices` subgroups of a group's `warps` share the depth of the same weight rows; each has `tiles` fragments of
     rows and `columns` of columns. `chunk` columns of `tokens` activation rows are staged at a time. `thirds` says that
     an f32 activation is three halves, `spread` that these lie in columns of their own. A lane has the weights of
-    `ahead` units of a chunk on their way while the activations before them are staged or multiplied.
+    `ahead` units of a chunk on their way while the activations before them are staged or multiplied. `resident` says
+    that all groups should be on the device at once.
     """
 
     warps: int
@@ -52,6 +53,7 @@ class FragmentSchedule:
     spread: bool
     half: DType
     ahead: int
+    resident: bool = False
 
     @property
     def threads(self) -> int:
@@ -155,8 +157,8 @@ def _step(depth: int, unit: int, count: int, half: DType, *, thirds: bool, ancho
     if chunk is None:
         return None
     # Registers that wait cost groups: only where each chunk would otherwise wait for its weights does it pay.
-    ahead = 1 if chunk < depth or slices < WARPS_MOST else 0
-    return FragmentSchedule(warps, slices, 1, columns, count, chunk, thirds, spread, half, ahead)
+    ahead = 1 if chunk < depth else 0
+    return FragmentSchedule(warps, slices, 1, columns, count, chunk, thirds, spread, half, ahead, resident=True)
 
 
 def _many(depth: int, unit: int, count: int, half: DType, *, thirds: bool, anchors: int) -> FragmentSchedule | None:

@@ -34,7 +34,8 @@ class Emission(Operations):
     """Buffers, constants and operations of a kernel of groups of `group_size` threads along one axis.
 
     `line` ("file.py:12") marks the operations made from now on; while it is empty, they are marked with the caller's
-    line. `packs_bf16` says that the target has `pack_bf16`, by which numbers are then rounded.
+    line. `packs_bf16` says that the target has `pack_bf16`, by which numbers are then rounded. `resident` is the
+    kernel's, to be set before it is finished.
     """
 
     def __init__(self, name: str, group_size: int = 64, *, packs_bf16: bool = False) -> None:
@@ -42,6 +43,7 @@ class Emission(Operations):
         self.packs_bf16 = packs_bf16
         self.group_size = group_size
         self.line = ""
+        self.resident = False
         self._params: list[Param] = []
         self._shared: list[SharedArray] = []
         self._scopes = [Scope()]

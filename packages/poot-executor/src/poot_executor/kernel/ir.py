@@ -124,7 +124,8 @@ class SharedArray:
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernel:
     """A specialized kernel. `group_size` threads a group, one axis. `groups`, where it is known, is the largest grid
-    that it is launched over. `checks` says that it has a `check` operation."""
+    that it is launched over. `resident` says that all its groups should be on the device at once, where that leaves a
+    thread enough registers. `checks` says that it has a `check` operation."""
 
     name: str
     params: tuple[Param, ...]
@@ -132,6 +133,7 @@ class Kernel:
     group_size: int
     body: Block
     groups: tuple[int, int, int] | None = None
+    resident: bool = False
     _digest: list[bytes] = field(default_factory=list, init=False, repr=False)
 
     @property
@@ -143,7 +145,7 @@ class Kernel:
         """The kernel as it is launched over `groups` groups, with at least `counts` elements bound: what an emitter may
         rely on."""
         params = tuple(replace(p, count=n) for p, n in zip(self.params, counts, strict=True))
-        return Kernel(self.name, params, self.shared, self.group_size, self.body, groups)
+        return Kernel(self.name, params, self.shared, self.group_size, self.body, groups, self.resident)
 
     @property
     def identity(self) -> int:

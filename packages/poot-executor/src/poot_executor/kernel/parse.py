@@ -11,7 +11,7 @@ from poot_executor.errors import KernelError
 from poot_executor.kernel.fragments import fragment_type
 from poot_executor.kernel.ir import Access, Block, Kernel, KType, Op, Param, SharedArray, Val
 
-_HEAD = re.compile(r"kernel (\S+) group_size=(\d+)(?: groups=(\d+)x(\d+)x(\d+))?")
+_HEAD = re.compile(r"kernel (\S+) group_size=(\d+)(?: groups=(\d+)x(\d+)x(\d+))?( resident)?")
 _PARAM = re.compile(r"param (\d+) (\S+): (\w+?)(?:\[(\d+)\])? (read|read_write)")
 _SHARED = re.compile(r"shared (\d+) (\S+): (\w+)\[(\d+)\]")
 _VALUE = re.compile(r"%(\d+): (\w+)")
@@ -55,9 +55,9 @@ class _Parser:
         body = Block((), tuple(self._ops(len(self._lines))))
         if self._at < len(self._lines):
             raise ValueError("lines behind the body")
-        x, y, z = axes
+        x, y, z, resident = axes
         groups = None if x is None else (int(x), int(y), int(z))
-        return Kernel(name, params, shared, int(size), body, groups)
+        return Kernel(name, params, shared, int(size), body, groups, resident is not None)
 
     def _declared(self, pattern: re.Pattern[str], make: Callable[..., Any]) -> list[Any]:
         word, found = pattern.pattern.split(" ", 1)[0] + " ", []

@@ -16,7 +16,8 @@ def show(kernel: Kernel, *, hints: bool = False, lines: bool = False) -> str:
     """
     text = _Text(hints, lines)
     grid = "" if kernel.groups is None else " groups=" + "x".join(map(str, kernel.groups))
-    text.add(0, f"kernel {kernel.name} group_size={kernel.group_size}{grid}")
+    resident = " resident" if kernel.resident else ""
+    text.add(0, f"kernel {kernel.name} group_size={kernel.group_size}{grid}{resident}")
     for place, param in enumerate(kernel.params):
         count = "" if param.count is None else f"[{param.count}]"
         text.add(1, f"param {place} {param.name}: {param.dtype}{count} {param.access.value}")

@@ -9,7 +9,7 @@ what it stored before.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from poot_executor.dtype import DType
@@ -59,9 +59,8 @@ def bound_together(kernel: Kernel, binds: Sequence[int]) -> Kernel:
     params = dict(zip(binds, kernel.params, strict=True))
     joiner = _Joiner()
     ops = joiner.ops(Launch(kernel, (1, 1, 1), tuple(binds)), {})
-    return Kernel(
-        kernel.name, tuple(params[i] for i in sorted(params)), tuple(joiner.shared), kernel.group_size, Block((), ops)
-    )
+    bound = tuple(params[i] for i in sorted(params))
+    return replace(kernel, params=bound, shared=tuple(joiner.shared), body=Block((), ops))
 
 
 class _Joiner:

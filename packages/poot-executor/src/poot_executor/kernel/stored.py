@@ -32,12 +32,14 @@ class StoredKernel(Kernel):
         group_size: int,
         body: Block | Callable[[], Block],
         groups: tuple[int, int, int] | None = None,
+        resident: bool = False,
         facts: KernelFacts | None = None,
     ) -> None:
         """With a block for a body and no facts (as `dataclasses.replace` makes it) it is a kernel like any other."""
         for field, value in (
             ("name", name), ("params", params), ("shared", shared), ("group_size", group_size), ("groups", groups),
-            ("_digest", [] if facts is None else [facts.digest]), ("facts", facts), ("_read", [body]),
+            ("resident", resident), ("_digest", [] if facts is None else [facts.digest]),
+            ("facts", facts), ("_read", [body]),
         ):  # fmt: skip
             object.__setattr__(self, field, value)
 

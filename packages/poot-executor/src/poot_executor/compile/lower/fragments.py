@@ -93,6 +93,7 @@ class _Template:
     def __init__(self, frame: Frame, projection: Projection, schedule: FragmentSchedule, part: int) -> None:
         self.frame, self.b, self.projection = frame, frame.b, projection
         self.schedule, self.part = schedule, part
+        self.b.resident = schedule.resident
         self.count, self.depth = projection.left.shape
         lane = self.b.lane_id()
         self.group_lane, self.lane = lane // LANES, lane % LANES
