@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -257,6 +258,34 @@ def launched_anyhow(kernel: Kernel) -> Kernel:
     """The kernel without what is known of its launches."""
     params = tuple(Param(p.name, p.dtype, p.access) for p in kernel.params)
     return Kernel(kernel.name, params, kernel.shared, kernel.group_size, kernel.body)
+
+
+@pytest.mark.parametrize(
+    ("groups", "threads", "asked"),
+    [
+        ((896, 1, 1), 128, 7),  # 73 registers a thread
+        ((256, 8, 1), 64, 16),
+        ((257, 1, 1), 256, 3),
+        ((256, 1, 1), 256, None),  # two a multiprocessor: room for them there is
+        ((1025, 1, 1), 128, None),  # 56 registers a thread
+        ((512, 1, 1), 512, None),
+        ((1 << 13, 1, 1), 16, None),  # more groups than a multiprocessor has
+        (None, 128, None),
+    ],
+)
+def test_all_groups_of_a_resident_kernel_are_asked_to_be_there(
+    assemble: Assemble, groups: tuple[int, int, int] | None, threads: int, asked: int | None
+) -> None:
+    b = KernelBuilder("doubled", threads)
+    x, y = b.buffer("x", F32, READ), b.buffer("y", F32, WRITE)
+    y[b.thread_id()] = x[b.thread_id()] * 2.0
+    kernel = replace(b.finish(), groups=groups)
+    assert ".minnctapersm" not in emit(kernel, SM_90)
+    text = emit(replace(kernel, resident=True), SM_90)
+    assert [line for line in text.splitlines() if line.startswith(".minnctapersm")] == (
+        [] if asked is None else [f".minnctapersm {asked}"]
+    )
+    assemble(text, "sm_90")
 
 
 def test_what_the_device_lacks_is_refused_by_name() -> None:

@@ -66,6 +66,22 @@ def test_norm_before_and_gate_and_up_after(g, run, tokens):
     assert len(match.program.dispatches) == 1
 
 
+@pytest.mark.parametrize(("rows", "tokens", "slices"), [(16, 1, 16), (40, 1, 8), (16, 2, 8)])
+def test_one_row_of_few_groups_has_twice_the_subgroups(g, run, rows, tokens, slices):
+    x = g.floats(tokens, 2048)
+    g.output(f.linear(x, g.weight(FORMATS["q4_0"], rows, 2048), FORMATS["q4_0"], activations=BF16))
+    (dispatch,) = fragments(run(g, CAPS))
+    assert dispatch.schedule["slices"] == slices
+    assert dispatch.kernel.resident
+
+
+def test_what_few_groups_cannot_stage_at_once_has_no_more_subgroups(g, run):
+    x = g.floats(1, 1 << 14)
+    g.output(f.linear(x, g.weight(FORMATS["q4_0"], 16, 1 << 14), FORMATS["q4_0"], activations=BF16))
+    (dispatch,) = fragments(run(g, CAPS))
+    assert dispatch.schedule["slices"] == 8 and dispatch.schedule["chunk"] < 1 << 14
+
+
 def test_a_depth_of_several_chunks(g, run):
     x = g.floats(3, 8192)
     g.output(f.linear(x, g.weight(FORMATS["q4_1"], 20, 8192), FORMATS["q4_1"]))

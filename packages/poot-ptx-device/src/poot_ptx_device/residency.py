@@ -17,8 +17,8 @@ MULTIPROCESSORS = 128
 REGISTERS, THREADS = 65536, 2048
 """Of a multiprocessor, on every architecture since sm_70 but those of small GPUs, which hold fewer threads."""
 
-GROUPS_LEAST = 3
-"""With fewer the assembler's own choice leaves room for all."""
+GROUPS_LEAST, GROUPS_MOST = 3, 32
+"""With fewer groups the assembler's own choice leaves room for all; more a multiprocessor does not have."""
 
 LEAST_REGISTERS = 64
 """Of a thread: fragments of four-bit weights, which need 64 to 72, would lie in memory with fewer."""
@@ -31,6 +31,5 @@ def bounds(kernel: Kernel) -> list[str]:
         return []
     each = -(-prod(kernel.groups) // MULTIPROCESSORS)
     threads = each * kernel.group_size
-    if each < GROUPS_LEAST or threads > THREADS or REGISTERS // threads < LEAST_REGISTERS:
-        return []
-    return [f".minnctapersm {each}"]
+    fits = GROUPS_LEAST <= each <= GROUPS_MOST and threads <= THREADS and REGISTERS // threads >= LEAST_REGISTERS
+    return [f".minnctapersm {each}"] if fits else []

@@ -12,11 +12,11 @@ from poot_executor.compile.target import Caps
 from poot_executor.graph.graph import Value
 from poot_executor.layout import WeightLayout
 
-NORM_READS = 250_000_000
+NORM_READS = 100_000_000
 """Bytes that all groups together read at most for a norm that each computes for itself. With a norm of its own an H200
-was 75 µs faster for a head whose groups read 525 MB for it (a 1B model on ptx) and 21 µs where they read 263 MB (on
-vulkan). The layers of an 8B model in q4_0, whose groups read 59 MB at most, were 11 µs slower for each norm apart,
-which one group computes. Nothing between was measured (benchmarks/RESULTS.md)."""
+was 75 µs faster for a head whose groups read 525 MB for it (a 1B model on ptx), 21 µs where they read 263 MB (on
+vulkan) and 11 µs where they read 131 MB (8B in q4_0 on ptx). The layers of an 8B model in q4_0, whose groups read 59 MB
+at most, were 11 µs slower for each norm apart, which one group computes (benchmarks/RESULTS.md)."""
 
 
 def norm_reads(weights: Sequence[tuple[WeightLayout, Segment]], left: Value, source: Value, caps: Caps) -> int:
@@ -29,7 +29,8 @@ def _groups(weights: Sequence[tuple[WeightLayout, Segment]], left: Value, caps: 
     """How many groups take the rows of the weights."""
     layouts = [layout for layout, _ in weights]
     anchors = max(len(segment.anchors) for _, segment in weights)
-    fragments = fragment_schedule(layouts, left.shape[0], left.dtype, caps, anchors=anchors)
+    rows = sum(layout.rows for layout in layouts)
+    fragments = fragment_schedule(layouts, left.shape[0], left.dtype, caps, anchors=anchors, rows=rows)
     if fragments is not None:
         return sum(-(-layout.rows // fragments.rows) for layout in layouts)
     found = 0

@@ -22,8 +22,14 @@ SUBGROUP = 32
 PARTS = 3
 """bf16 numbers whose sum is an f32."""
 WARPS_MOST = 8
+WARPS_FEW_GROUPS = 16
+"""Subgroups of a group of one activation row where few groups have all of it staged: a multiprocessor then has two
+groups, of which half as many subgroups ask for too little at a time. An H200 decodes 8B in q4_0 in 1,967 µs, not 2,140,
+and 1B in 553, not 667; with two rows and more it is slower so (benchmarks/RESULTS.md)."""
 STAGED_BYTES = 26 << 10
 """Shared memory for activations of a step: what several groups of a multiprocessor have room for."""
+STAGED_FEW_BYTES = 32 << 10
+"""The same of all that a few groups stage."""
 STAGED_MANY_BYTES = 32 << 10
 """The same for many rows, whose registers leave room for few groups anyway."""
 CHUNK = 64
@@ -116,11 +122,12 @@ def half_of(layout: WeightLayout, activations: DType) -> DType | None:
 
 
 def fragment_schedule(
-    layouts: Sequence[WeightLayout], count: int, activations: DType, caps: Caps, *, anchors: int
+    layouts: Sequence[WeightLayout], count: int, activations: DType, caps: Caps, *, anchors: int, rows: int
 ) -> FragmentSchedule | None:
     """The heuristic pick for `count` activation rows; None where fragments do not pay or fit.
 
-    `layouts` are all that a group may read: they share what is staged.
+    `layouts` are all that a group may read: they share what is staged. They have `rows` weight rows in all, of which
+    `anchors` are finished together.
     """
     if "mma" not in caps.features or "packed_half" not in caps.features or caps.subgroup_width != SUBGROUP:
         return None
@@ -136,13 +143,16 @@ def fragment_schedule(
     depth, unit = layouts[0].columns, max(units)
     thirds = activations is DType.F32
     if count <= STEP_ROWS:
-        step = _step(depth, unit, count, half, thirds=thirds, anchors=anchors)
+        few = count == 1 and rows <= caps.parallel_groups * ROWS
+        step = _step(depth, unit, count, half, thirds=thirds, anchors=anchors, few=few)
         little = step is not None and (depth // unit < UNITS_LEAST or step.slices < SLICES_LEAST)
         return None if count == 1 and caps.parallel_groups > 1 and little else step
     return _many(depth, unit, count, half, thirds=thirds, anchors=anchors)
 
 
-def _step(depth: int, unit: int, count: int, half: DType, *, thirds: bool, anchors: int) -> FragmentSchedule | None:
+def _step(
+    depth: int, unit: int, count: int, half: DType, *, thirds: bool, anchors: int, few: bool
+) -> FragmentSchedule | None:
     """Few rows: the subgroups of a group share the depth of its rows, so that enough bytes are on their way."""
     spread = thirds and count * PARTS <= COLUMNS
     used = count * PARTS if spread else count
@@ -150,10 +160,12 @@ def _step(depth: int, unit: int, count: int, half: DType, *, thirds: bool, ancho
     columns = -(-used // COLUMNS)
     units = depth // unit
     # Two weights of four bits keep a group busy enough with half as many subgroups, and more groups fit beside it.
-    most = WARPS_MOST // 2 if anchors > 1 and unit == DEPTH * LANES else WARPS_MOST
+    most, staged = WARPS_MOST // 2 if anchors > 1 and unit == DEPTH * LANES else WARPS_MOST, STAGED_BYTES
+    if few and _chunk(depth, depth, held, STAGED_FEW_BYTES):
+        most, staged = WARPS_FEW_GROUPS, STAGED_FEW_BYTES
     slices = max((s for s in range(1, most + 1) if units % s == 0), default=1)
     warps = slices * max(1, WARPS_MOST // 2 // slices)
-    chunk = _chunk(depth, unit * slices, held, STAGED_BYTES)
+    chunk = _chunk(depth, unit * slices, held, staged)
     if chunk is None:
         return None
     # Registers that wait cost groups: only where each chunk would otherwise wait for its weights does it pay.

@@ -54,6 +54,7 @@ def lower_fragments(scene: Scene, region: Region, caps: Caps) -> list[Draft] | N
         projection.left.dtype,
         caps,
         anchors=max(len(s.anchors) for s in segments),
+        rows=sum(layout_of(scene, s.anchors[0]).rows for s in segments),
     )
     if schedule is None or not all(fits_block(schedule.rows, s.block, s.stride) for s in segments):
         return None
