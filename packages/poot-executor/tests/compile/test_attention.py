@@ -24,7 +24,8 @@ SPLIT = Caps(
     max_bindings=31,
     features=frozenset(["subgroup"]),
 )
-CAPS = {"rows": ROWS, "plain": PLAIN, "split": SPLIT}
+SHARED = replace(SPLIT, parallel_groups=999, position_lanes=2)
+CAPS = {"rows": ROWS, "plain": PLAIN, "split": SPLIT, "shared": SHARED}
 
 FILLERS = {"finite": f.MASKED, "faint": -1e30, "infinite": float("-inf")}
 
@@ -197,7 +198,7 @@ def test_anything_elementwise_may_be_done_to_scores(g, run, exponent, caps):
     a = Attended(g, tokens=2 if caps == "rows" else 1)
     g.output(a.out(f.softmax(exponent(a))))
     regions = run(g, CAPS[caps]).regions
-    assert regions == (("attention", "attention") if caps == "split" else ("attention",))
+    assert regions == (("attention", "attention") if caps in ("split", "shared") else ("attention",))
 
 
 @pytest.mark.parametrize("heads", [(4, 4), (6, 2), (6, 1), (1, 1)], ids=["mha", "gqa", "mqa", "one"])

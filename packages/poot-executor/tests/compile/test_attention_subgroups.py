@@ -57,6 +57,43 @@ def test_heads_of_published_sizes(g, run, head, dtype, early):
     assert dispatch.schedule["subgroups"] and dispatch.schedule["early"] == (early > 0)
 
 
+@pytest.mark.parametrize("columns", [4, 8, 16, 32], ids=lambda c: f"columns{c}")
+@pytest.mark.parametrize("lanes", [2, 4])
+def test_lanes_share_positions(g, run, columns, lanes):
+    """Where a subgroup has fewer positions than it reads rows of V at once, each lane has one of its own."""
+    g.output(attended(g, 2, 3, 4, 2, 16, columns, 43))
+    (dispatch,) = (
+        d
+        for d in run(g, replace(FOUR, parallel_groups=999, position_lanes=lanes)).program.dispatches
+        if "subgroups" in d.schedule
+    )
+    taken = 4 // min(columns // 4, 4) <= 4 // lanes
+    assert (dispatch.schedule["lanes"], dispatch.schedule["threads"]) == ((lanes, 16 * lanes) if taken else (1, 16))
+
+
+@pytest.mark.parametrize(
+    ("head", "dtype", "early"), crossed([(64, 64), (128, 128), (32, 256)], [F32, BF16], [0, 16, 128])
+)
+def test_lanes_share_positions_of_published_heads(g, run, head, dtype, early):
+    depth, columns = head
+    g.output(attended(g, 1, 1, 4, 1, depth, columns, 300, dtype))
+    caps = replace(WARP, early_words=early, parallel_groups=99, position_lanes=4, max_group_size=1024)
+    (dispatch,) = (d for d in run(g, caps).program.dispatches if "subgroups" in d.schedule)
+    assert (dispatch.schedule["lanes"], dispatch.schedule["threads"]) == (4, 512)
+
+
+@pytest.mark.parametrize(
+    ("depth", "change"),
+    [(8, {}), (16, {"max_group_size": 32}), (16, {"max_shared_bytes": 1100}), (16, {"parallel_groups": 4})],
+    ids=str,
+)
+def test_positions_that_lanes_cannot_share_have_a_lane_each(g, run, depth, change):
+    g.output(attended(g, 1, 2, 2, 2, depth, 16, 30))
+    caps = replace(FOUR, **{"parallel_groups": 999, "position_lanes": 4, **change})
+    (dispatch,) = (d for d in run(g, caps).program.dispatches if "subgroups" in d.schedule)
+    assert dispatch.schedule["subgroups"] and dispatch.schedule["lanes"] == 1
+
+
 def test_columns_that_lanes_cannot_share_go_on_as_before(g, run):
     g.output(attended(g, 1, 2, 2, 2, 8, 12, 30))
     (dispatch,) = (d for d in run(g, FOUR).program.dispatches if "subgroups" in d.schedule)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -19,7 +21,8 @@ SPLIT = Caps(
     max_bindings=31,
     features=frozenset(["subgroup"]),
 )
-CAPS = {"rows": ROWS, "plain": PLAIN, "split": SPLIT}
+SHARED = replace(SPLIT, parallel_groups=999, position_lanes=2)
+CAPS = {"rows": ROWS, "plain": PLAIN, "split": SPLIT, "shared": SHARED}
 
 
 def traced(g, tokens, span=35, seen=None, dtype=F32, activations=F32, **options):

@@ -124,6 +124,8 @@ def contraction_schedule(
     return ContractionSchedule(caps.group_threads, lanes, pick, tile)
 
 
+FOUR = 4
+"""Neighbours of a row of K or V that are read at once."""
 QUERIES_MOST = 8
 """Rows that an attention group takes: their weights and sums fit registers and shared memory."""
 SPLITS_MOST = 32
@@ -135,7 +137,8 @@ IDLE_SHARE = 4
 class AttentionSchedule:
     """`threads` a group, `queries` rows a group; `parts` of the threads sum values over positions of their own;
     `splits` groups share the positions of a row; `unroll` loads of keys and values are on their way at once; `early`
-    says that those of the first tile are asked for before the queries are there, where the kernel can."""
+    says that those of the first tile are asked for before the queries are there, where the kernel can; `lanes`
+    neighbouring threads share a position."""
 
     threads: int
     queries: int
@@ -143,6 +146,18 @@ class AttentionSchedule:
     splits: int
     unroll: int
     early: bool
+    lanes: int = 1
+
+    @property
+    def positions(self) -> int:
+        """Positions of a tile."""
+        return self.threads // self.lanes
+
+    def gathered_bytes(self, columns: int, width: int) -> int:
+        """Shared memory where every subgroup of `width` lanes sums for itself: what they gathered, beside queries and
+        the group's reductions."""
+        subgroups = self.threads // width
+        return 4 * self.queries * (subgroups * (columns + 2) + columns) + 12 * self.threads
 
     def shared_bytes(self, depth: int, columns: int) -> int:
         """Shared memory for queries of `depth`, weights, joined sums of `columns` and the group's reductions: one of
@@ -181,8 +196,31 @@ def attention_schedule(
         early = caps.early_words > 0 and shares_rows(caps) and groups * splits <= caps.parallel_groups
         schedule = AttentionSchedule(threads, queries, parts, splits, unroll, early)
         if schedule.shared_bytes(depth, columns) <= caps.max_shared_bytes:
-            return schedule
+            return _with_lanes(schedule, depth, columns, caps)
     return None
+
+
+def _with_lanes(schedule: AttentionSchedule, depth: int, columns: int, caps: Caps) -> AttentionSchedule:
+    """The schedule with as many times the threads as lanes are to share a position, where subgroups can. Rows that
+    share a group share what it reads, and wait for it less: they gain nothing."""
+    lanes, width = caps.position_lanes, caps.subgroup_width
+    wide = replace(schedule, threads=schedule.threads * lanes, lanes=lanes)
+    if lanes == 1 or schedule.queries > 1 or width is None or wide.threads > caps.max_group_size:
+        return schedule
+    if depth % (FOUR * lanes):
+        return schedule
+    whole = by_subgroups(wide, columns, caps) and width // min(columns // FOUR, width) <= width // lanes
+    return wide if whole else schedule
+
+
+def by_subgroups(schedule: AttentionSchedule, columns: int, caps: Caps) -> bool:
+    """Do the lanes of a subgroup have whole rows of V between them, and does memory hold what each gathers?"""
+    width = caps.subgroup_width
+    if not shares_rows(caps) or width is None or schedule.threads % width or columns % FOUR:
+        return False
+    lanes = columns // FOUR
+    whole = lanes % width == 0 or (lanes < width and width % lanes == 0)
+    return whole and schedule.gathered_bytes(columns, width) <= caps.max_shared_bytes
 
 
 NEUTRAL = frozenset({"rows", "tile", "queries"})

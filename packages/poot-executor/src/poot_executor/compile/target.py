@@ -55,7 +55,8 @@ class Caps:
     a whole-graph device (empty: all). `group_threads` is the group size that schedules start from, `parallel_groups`
     how many groups keep the device busy, and `split_tiles` the fewest tiles of positions for which it pays that another
     group takes them; up to `whole_tiles` a single group takes all. `early_words` are the 32-bit words of keys and
-    values that a lane of an attention may hold before the queries are there; 0: none. `joined_groups` is over how many
+    values that a lane of an attention may hold before the queries are there; 0: none. `position_lanes` lanes share a
+    position of an attention of one row a group, which has as many times the threads. `joined_groups` is over how many
     groups small dispatches are launched as one; 0: each is launched alone. `few_programs` says that a program takes
     seconds to be made ready, and memory of its own for weights. `many_rows` activation rows and more are contracted in
     tiles that the threads of a group share; None: never. `fragments` are the products of opaque matrix fragments that a
@@ -76,6 +77,7 @@ class Caps:
     split_tiles: int = 1
     whole_tiles: int = 1
     early_words: int = 0
+    position_lanes: int = 1
     joined_groups: int = 0
     tile_rows: int = 1
     subgroup_width: int | None = None

@@ -18,11 +18,11 @@ from poot_executor.compile.expression import Scene
 from poot_executor.compile.lower.attention_combine import combine_splits
 from poot_executor.compile.lower.attention_fragments import FragmentAttentionKernel, halves_of
 from poot_executor.compile.lower.attention_kernel import AttentionKernel
-from poot_executor.compile.lower.attention_subgroups import SubgroupKernel, by_subgroups
+from poot_executor.compile.lower.attention_subgroups import SubgroupKernel
 from poot_executor.compile.lower.draft import Draft, Frame
 from poot_executor.compile.mask_bounds import MaskBounds, mask_bounds
 from poot_executor.compile.region import Attention, Region
-from poot_executor.compile.schedule import attention_schedule, batch_invariant
+from poot_executor.compile.schedule import attention_schedule, batch_invariant, by_subgroups
 from poot_executor.compile.schedule_attention import FragmentAttention, fragment_attention
 from poot_executor.compile.target import Caps
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from poot_executor.compile.elementwise import narrowed
 from poot_executor.compile.indexing import Index, unravel
 from poot_executor.compile.lower.attention_combine import Gathered, Partials, finished
-from poot_executor.compile.lower.attention_rows import FOUR, LOWEST, AttentionRows, Loaded
+from poot_executor.compile.lower.attention_rows import LOWEST, AttentionRows, Loaded
 from poot_executor.compile.lower.attention_visible import VisibleRows
 from poot_executor.compile.lower.draft import Frame
 from poot_executor.compile.mask_bounds import MaskBounds
 from poot_executor.compile.region import Attention
-from poot_executor.compile.schedule import AttentionSchedule
+from poot_executor.compile.schedule import FOUR, AttentionSchedule
 from poot_executor.dtype import DType
 from poot_executor.graph.graph import Value
 from poot_executor.kernel.buffers import SharedRef
@@ -35,6 +35,7 @@ class AttentionKernel(AttentionRows):
         super().__init__(frame, attention, lead)
         self.schedule, self.bounds = schedule, bounds
         self.threads, self.queries, self.parts = schedule.threads, schedule.queries, schedule.parts
+        self.positions = schedule.positions
 
     def emit(self, root: Value) -> None:
         """Write the kernel that stores `root`, or with several splits what each gathered."""
@@ -48,7 +49,7 @@ class AttentionKernel(AttentionRows):
         row = [
             first + m if self.rows % self.queries == 0 else b.min(first + m, self.rows - 1) for m in range(self.queries)
         ]
-        tiles = -(-self.span // self.threads)
+        tiles = -(-self.span // self.positions)
         start, step = (b.group_id(2), self.schedule.splits) if split else (b.const(0, DType.I32), 1)
         loaded = self._loaded(batch, start) if self.schedule.early else None
         query = self._share_queries(batch, row)
@@ -59,12 +60,12 @@ class AttentionKernel(AttentionRows):
         if loaded is not None:
             # Where nobody sees anything of it, all of its weights are 0.
             place, seen = self._place(batch, row, start)
-            self._tile(batch, row, query, start, end - start * self.threads, place, seen, greatest, total, loaded)
+            self._tile(batch, row, query, start, end - start * self.positions, place, seen, greatest, total, loaded)
             low = b.max(low, start + step)
-        high = (end + (self.threads - 1)) // self.threads
+        high = (end + (self.positions - 1)) // self.positions
         with b.range(low, high, step, name="tile") as tile:
             place, seen = self._place(batch, row, tile)
-            self._tile(batch, row, query, tile, end - tile * self.threads, place, seen, greatest, total)
+            self._tile(batch, row, query, tile, end - tile * self.positions, place, seen, greatest, total)
         sums = self._joined(greatest, total)
         with b.if_(b.thread_id() // self.columns == 0 if self.parts > 1 else b.const(True, DType.BOOL)):
             for m, at in enumerate(row):
@@ -103,7 +104,8 @@ class AttentionKernel(AttentionRows):
     def _place(self, batch: Index, row: list[Handle], tile: Handle) -> tuple[Handle, list[Handle]]:
         """This thread's position in a tile, and whether each row sees it."""
         b = self.frame.b
-        place = tile * self.threads + b.thread_id()
+        thread, share = b.thread_id(), self.schedule.lanes
+        place = tile * self.positions + (thread // share if share > 1 else thread)
         inside = place < self.span
         place = b.min(place, self.span - 1)
         return place, [self.sees(batch, m, place) & inside for m in row]
@@ -141,7 +143,7 @@ class AttentionKernel(AttentionRows):
         low = lows[0]
         for other in lows[1:]:
             low = b.min(low, other)
-        before = b.max(low // self.threads - start, 0)
+        before = b.max(low // self.positions - start, 0)
         return start + (before + (step - 1)) // step * step, end
 
     def _tile(
@@ -183,6 +185,14 @@ class AttentionKernel(AttentionRows):
     ) -> list[Handle]:
         """x of this thread's position for each row: q · k over the depth, then the graph's expression. `keys` are
         vectors of four of k, where they are here already."""
+        attention = self.attention
+        products = self._products(batch, row, query, place, keys)
+        return [self.scored(batch, at, place, x, attention.exponent) for at, x in zip(row, products, strict=True)]
+
+    def _products(
+        self, batch: Index, row: list[Handle], query: SharedRef, place: Handle, keys: Sequence[Handle]
+    ) -> list[Handle]:
+        """q · k of this thread's position for each row."""
         frame, b, attention = self.frame, self.frame.b, self.attention
         products = [b.var(0.0, DType.F32, name="score") for _ in row]
         wide = self.depth % FOUR == 0
@@ -201,7 +211,7 @@ class AttentionKernel(AttentionRows):
                     factor = frame.element(attention.scores.inputs[1], index)
                     for m, product in enumerate(products):
                         product.set(b.fma(query[k + m * self.depth], factor, product.get()))
-        return [self.scored(batch, at, place, x.get(), attention.exponent) for at, x in zip(row, products, strict=True)]
+        return [x.get() for x in products]
 
     def _multiply(self, query: SharedRef, k: Handle, key: Handle, products: list[Var]) -> None:
         """Add four terms of q · k of each row."""

@@ -14,9 +14,6 @@ from poot_executor.kernel.handle import Handle
 LOWEST = float.fromhex("-0x1.fffffep+127")
 """The finite minimum: the running maximum before any position, so that no difference of maxima is NaN."""
 
-FOUR = 4
-"""Neighbours that are read at once."""
-
 
 @dataclass(frozen=True, slots=True)
 class Loaded:

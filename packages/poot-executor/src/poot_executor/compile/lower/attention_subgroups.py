@@ -1,7 +1,7 @@
 """Flash attention where subgroups are wide: each walks positions of its own, and they meet at the end alone.
 
-A lane has a position for the scores; for the values a few lanes have a row of V, four columns each, and several rows
-are read at once. Maxima are taken by shuffles and weights are passed round by them, so that no tile waits for the
+A lane has a position for the scores, or a few lanes share one; for the values a few lanes have a row of V, four columns
+each, and several rows are read at once. Maxima are taken by shuffles and weights are passed round by them, so that no tile waits for the
 group. At the end the subgroups' sums are scaled to their common maximum.
 """
 
@@ -12,30 +12,13 @@ from collections.abc import Sequence
 from poot_executor.compile.elementwise import narrowed
 from poot_executor.compile.indexing import Index
 from poot_executor.compile.lower.attention_kernel import AttentionKernel
-from poot_executor.compile.lower.attention_rows import FOUR, LOWEST, Loaded
+from poot_executor.compile.lower.attention_rows import LOWEST, Loaded
 from poot_executor.compile.lower.half_words import exact_half
-from poot_executor.compile.schedule import AttentionSchedule, shares_rows
-from poot_executor.compile.target import Caps
+from poot_executor.compile.schedule import FOUR
 from poot_executor.dtype import DType
 from poot_executor.kernel.buffers import SharedRef
 from poot_executor.kernel.builder import Var
 from poot_executor.kernel.handle import Handle
-
-
-def by_subgroups(schedule: AttentionSchedule, columns: int, caps: Caps) -> bool:
-    """Do the lanes of a subgroup have whole rows of V between them, and does memory hold what each gathers?"""
-    width = caps.subgroup_width
-    if not shares_rows(caps) or width is None or schedule.threads % width or columns % FOUR:
-        return False
-    lanes = columns // FOUR
-    whole = lanes % width == 0 or (lanes < width and width % lanes == 0)
-    return whole and _gathered_bytes(schedule, columns, width) <= caps.max_shared_bytes
-
-
-def _gathered_bytes(schedule: AttentionSchedule, columns: int, width: int) -> int:
-    """Shared memory for what subgroups gathered, beside queries and the group's reductions."""
-    subgroups = schedule.threads // width
-    return 4 * schedule.queries * (subgroups * (columns + 2) + columns) + 12 * schedule.threads
 
 
 class SubgroupKernel(AttentionKernel):
@@ -55,6 +38,11 @@ class SubgroupKernel(AttentionKernel):
         return width
 
     @property
+    def own(self) -> int:
+        """Positions of a tile that a subgroup has."""
+        return self.width // self.schedule.lanes
+
+    @property
     def lanes(self) -> int:
         """Lanes that have a row of V between them, `turns` times four columns each."""
         return min(self.columns // FOUR, self.width)
@@ -66,8 +54,9 @@ class SubgroupKernel(AttentionKernel):
 
     def _loaded(self, batch: Index, tile: Handle) -> Loaded | None:
         frame, b = self.frame, self.frame.b
+        share = self.schedule.lanes
         key_words, value_words = (
-            count // (1 if exact_half(frame.scene.graph, value) is None else 2)
+            count // (1 if exact_half(frame.scene.graph, value) is None else 2) // share
             for value, count in (
                 (self.attention.scores.inputs[1], self.depth),
                 (self.attention.out.inputs[1], self.columns),
@@ -75,16 +64,38 @@ class SubgroupKernel(AttentionKernel):
         )
         if self.depth % FOUR or key_words > frame.caps.early_words:
             return None
-        place = b.min(tile * self.threads + b.thread_id(), self.span - 1)
+        place = b.min(tile * self.positions + b.thread_id() // share, self.span - 1)
         keys = tuple(
-            frame.emission.vector(self.attention.scores.inputs[1], (*batch, b.const(k, DType.I32), place), len(batch))
-            for k in range(0, self.depth, FOUR)
+            frame.emission.vector(self.attention.scores.inputs[1], (*batch, k, place), len(batch)) for k in self._depths()
         )
         if key_words + value_words > frame.caps.early_words:
             return Loaded(keys, ())
-        first = tile * self.threads + b.subgroup_id() * self.width
-        rounds = range(0, self.width, self.width // self.lanes)
+        first = tile * self.positions + b.subgroup_id() * self.own
+        rounds = range(0, self.own, self.width // self.lanes)
         return Loaded(keys, tuple(self._values(batch, first, b.const(n, DType.I32)) for n in rounds))
+
+    def _depths(self) -> list[Handle]:
+        """Where in the depth this lane's vectors of its position begin: those of lanes that share one alternate."""
+        b, share = self.frame.b, self.schedule.lanes
+        first = b.lane_id() % share * FOUR if share > 1 else b.const(0, DType.I32)
+        return [first + k for k in range(0, self.depth, FOUR * share)]
+
+    def _products(
+        self, batch: Index, row: list[Handle], query: SharedRef, place: Handle, keys: Sequence[Handle]
+    ) -> list[Handle]:
+        share, b = self.schedule.lanes, self.frame.b
+        if share == 1:
+            return super()._products(batch, row, query, place, keys)
+        products = [b.var(0.0, DType.F32, name="score") for _ in row]
+        for i, k in enumerate(self._depths()):
+            index = (*batch, k, place)
+            key = keys[i] if keys else self.frame.emission.vector(self.attention.scores.inputs[1], index, len(batch))
+            self._multiply(query, k, key, products)
+        found, distance = [x.get() for x in products], 1
+        while distance < share:
+            found = [x + b.subgroup_shuffle_xor(x, distance) for x in found]
+            distance *= 2
+        return found
 
     def _values(self, batch: Index, first: Handle, n: Handle) -> tuple[Handle, ...]:
         """This lane's columns of the row of V that it has in a round, the subgroup's positions beginning at `first`."""
@@ -118,8 +129,8 @@ class SubgroupKernel(AttentionKernel):
             weights.append(narrowed(b, weight, self.attention.rounded))
         # Every subgroup goes round as often, up to the last position that any of the first one's lanes sees.
         rows = self.width // self.lanes
-        first = tile * self.threads + b.subgroup_id() * self.width
-        filled = b.min(left, self.width)
+        first = tile * self.positions + b.subgroup_id() * self.own
+        filled = b.min(left, self.own)
         if loaded is not None and loaded.values:
             zero = b.vector(*(b.const(0.0, DType.F32) for _ in range(FOUR)))
             for i, values in enumerate(loaded.values):
@@ -133,7 +144,7 @@ class SubgroupKernel(AttentionKernel):
     def _gather(self, weights: list[Handle], at: Handle, values: Sequence[Handle]) -> None:
         """Add the row of V at a lane's position of its subgroup to each row's sums, weighted."""
         b = self.frame.b
-        shares = [b.subgroup_shuffle(weight, at) for weight in weights]
+        shares = [b.subgroup_shuffle(weight, at * self.schedule.lanes) for weight in weights]
         for j, value in enumerate(values):
             for m, share in enumerate(shares):
                 part = self._fours[m][j]
@@ -148,7 +159,10 @@ class SubgroupKernel(AttentionKernel):
         totals = b.shared("totals", DType.F32, subgroups * queries)
         subgroup, lane = b.subgroup_id(), b.lane_id()
         for m in range(queries):
-            whole = b.subgroup_sum(total[m].get())
+            # Lanes that share a position have each all of it.
+            own = total[m].get()
+            share = self.schedule.lanes
+            whole = b.subgroup_sum(own if share == 1 else b.select(lane % share == 0, own, 0.0))
             with b.if_(lane == 0):
                 tops[subgroup * queries + m] = greatest[m].get()
                 totals[subgroup * queries + m] = whole
@@ -169,14 +183,21 @@ class SubgroupKernel(AttentionKernel):
         self, m: int, queries: int, gathered: SharedRef, tops: SharedRef, totals: SharedRef, greatest: Var, total: Var
     ) -> list[Var]:
         b, subgroups = self.frame.b, self.threads // self.width
-        found = [tops[s * queries + m] for s in range(subgroups)]
-        top = found[0]
-        for other in found[1:]:
-            top = b.max(top, other)
-        scales = [b.exp(other - top) for other in found]
-        whole = b.const(0.0, DType.F32)
-        for s, scale in enumerate(scales):
-            whole = b.fma(totals[s * queries + m], scale, whole)
+        if subgroups <= self.width:
+            # A lane has a subgroup's scale.
+            at = b.min(b.lane_id(), subgroups - 1) * queries + m
+            top = b.subgroup_max(tops[at])
+            scale = b.exp(tops[at] - top)
+            whole = b.subgroup_sum(b.select(b.lane_id() < subgroups, totals[at] * scale, 0.0))
+            scales = [b.subgroup_shuffle(scale, s) for s in range(subgroups)]
+        else:
+            found = [tops[s * queries + m] for s in range(subgroups)]
+            top, whole = found[0], b.const(0.0, DType.F32)
+            for other in found[1:]:
+                top = b.max(top, other)
+            scales = [b.exp(other - top) for other in found]
+            for s, scale in enumerate(scales):
+                whole = b.fma(totals[s * queries + m], scale, whole)
         greatest.set(top)
         total.set(whole)
         sums = []
