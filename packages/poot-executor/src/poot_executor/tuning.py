@@ -1,7 +1,8 @@
 """Measuring schedules on a device: each region of a step with each of its candidates, on the step's own weights.
 
 A candidate's whole step runs first, over poisoned memory and states written anew, and must give what the heuristic's
-step gave: a value that differs by more than rounding, or that was never written, disqualifies it. Only then its own
+step gave: a value that differs by more than rounding, which a program with sums in another order tells, or that was
+never written, disqualifies it. Only then its own
 dispatches are timed, those of all layers together, so that weights come from memory as they do in a step; the best so
 far and the candidate take turns, so that a clock that drifts favours neither.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Self
 
@@ -73,9 +74,11 @@ class Tuner:
         Raises what `compile` and the device raise.
         """
         self._device = device
-        self._compilation = Compilation(graph, device.target, options or CompileOptions())
+        options = options or CompileOptions()
+        self._compilation = Compilation(graph, device.target, options)
         self._base = self._program({})
-        self._step = TuningStep(device, self._base, stored, inputs, seed)
+        other = Compilation(graph, device.target, replace(options, deterministic=not options.deterministic))
+        self._step = TuningStep(device, self._base, other.program(Schedules()), stored, inputs, seed)
 
     @property
     def keys(self) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from math import inf
 from time import perf_counter
 from typing import Any
 
@@ -24,7 +25,11 @@ Array = NDArray[Any]
 POISON = np.uint32(0x7FD5A5A5)
 """A NaN as f32, far outside as an index."""
 TOLERANCE: Mapping[DType, float] = {BF16: 2.0**-5, F16: 2.0**-8}
-"""What two orders of summation may differ by over a whole step, beside a value's largest magnitude; 2⁻⁹ for f32."""
+"""What two orders of summation may always differ by over a whole step, beside a value's largest magnitude; 2⁻⁹ for
+f32."""
+APART, APART_MOST = 4.0, 0.25
+"""Times that what two right programs differ by, and a share of the largest magnitude at most: where a step rounds its
+activations to halves, layer after layer, its logits in f32 differ by more than their own rounding."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,11 +59,13 @@ class TuningStep:
         self,
         device: Device,
         base: Program,
+        other: Program,
         stored: Callable[[WeightKey], StoredTensor],
         inputs: Mapping[SlotKey, Array],
         seed: int,
     ) -> None:
-        """`base` gives the results that are right. Raises what the device raises."""
+        """`base` gives the results that are right, `other` the same with sums in another order: what they differ by is
+        what other candidates may differ by, some times. Raises what the device raises."""
         self._device, self._inputs, self._base = device, inputs, base
         self._shared = Bound(device)
         rng = np.random.default_rng(seed)
@@ -70,6 +77,7 @@ class TuningStep:
             bound = self.bind(base)
             self._expected = self.run(base, bound.bindings)
             bound.free()
+            self._allowed = self._measured(other)
         except BaseException:
             with suppress(Exception):  # The first error is the one to see.
                 self.free()
@@ -122,12 +130,32 @@ class TuningStep:
     def agrees(self, found: Mapping[str | StateKey, Array]) -> bool:
         """Whether floats are the heuristic's within what orders of summation may differ by. Integers are chosen from
         them, and are not compared: two nearly equal logits may change places."""
-        types: dict[str | StateKey, DType] = {use.key: use.type.dtype for use in self._base.states}
-        types |= {output.name: output.type.dtype for output in self._base.outputs}
+        types = self._types()
         for name, expected in self._expected.items():
-            if types[name].is_float and not _close(found[name], expected, types[name]):
+            if types[name].is_float and not _apart(found[name], expected) <= self._allowed[name]:
                 return False
         return True
+
+    def _measured(self, other: Program) -> dict[str | StateKey, float]:
+        """What may differ by name: `TOLERANCE`, or where that is more some times what another order differs by."""
+        bound = self.bind(other)
+        try:
+            found = self.run(other, bound.bindings)
+        finally:
+            bound.free()
+        types = self._types()
+        allowed: dict[str | StateKey, float] = {}
+        for name, expected in self._expected.items():
+            if not types[name].is_float:
+                continue
+            measured = min(APART * _apart(found[name], expected), APART_MOST)
+            allowed[name] = max(TOLERANCE.get(types[name], 2.0**-9), measured)
+        return allowed
+
+    def _types(self) -> dict[str | StateKey, DType]:
+        """Of outputs and states."""
+        types: dict[str | StateKey, DType] = {use.key: use.type.dtype for use in self._base.states}
+        return types | {output.name: output.type.dtype for output in self._base.outputs}
 
     @contextmanager
     def recorded(self, program: Program, bound: Bound, commands: tuple[Command, ...]) -> Iterator[Recording]:
@@ -183,11 +211,13 @@ def _held(block: Array, type_: TensorType) -> Array:
     return from_bytes(block[: type_.nbytes].tobytes(), type_.dtype, type_.shape)
 
 
-def _close(found: Array, expected: Array, dtype: DType) -> bool:
-    """NaN where the other has none is never close."""
+def _apart(found: Array, expected: Array) -> float:
+    """The greatest difference as a share of the largest magnitude; infinite where one is no number and the other is
+    one, or where all should be 0 and are not."""
     mine, theirs = found.astype(np.float64), expected.astype(np.float64)
     finite = np.isfinite(theirs)
     if not np.array_equal(mine[~finite], theirs[~finite], equal_nan=True) or not np.isfinite(mine[finite]).all():
-        return False
+        return inf
     largest = float(np.max(np.abs(theirs[finite]), initial=0.0))
-    return bool(np.all(np.abs(mine[finite] - theirs[finite]) <= TOLERANCE.get(dtype, 2.0**-9) * largest))
+    difference = float(np.max(np.abs(mine[finite] - theirs[finite]), initial=0.0))
+    return difference / largest if largest else inf if difference else 0.0
