@@ -124,7 +124,6 @@ def test_a_key_is_asked_for_and_sent(page, scripted) -> None:
     scripted.key = "secret"
     page.reload()
     page.get_by_text("an API key is wanted").wait_for()
-    scripted.refuses(401, "an API key is wanted")
     ask(page, "one")
     field = page.get_by_label("API key")
     field.wait_for()
@@ -135,8 +134,46 @@ def test_a_key_is_asked_for_and_sent(page, scripted) -> None:
     scripted.says("Welcome")
     page.get_by_role("button", name="Try again").click()
     page.get_by_role("button", name="Regenerate").wait_for()
-    assert scripted.keys == [None, "Bearer secret"]
+    assert scripted.keys == ["Bearer secret"]
     assert page.evaluate("JSON.stringify(localStorage)").find("secret") == -1
+
+
+def test_who_types_before_the_models_are_listed_asks_one_by_name(page, scripted) -> None:
+    scripted.not_ready = "the model is being loaded"  # the page itself lists none before it is
+    page.reload()
+    page.locator("#state", has_text="the model is being loaded").wait_for()
+    assert page.locator("#model option").count() == 0
+    scripted.says("Early")
+    ask(page, "one")
+    page.get_by_role("button", name="Regenerate").wait_for()
+    (body,) = scripted.bodies
+    assert body["model"] == "smollm2"
+
+
+def test_models_that_cannot_be_listed_are_the_error_of_the_answer(page, scripted) -> None:
+    scripted.not_ready = "the model is being loaded"
+    page.route("**/v1/models", lambda route: route.fulfill(status=503, body='{"error": {"message": "not yet"}}'))
+    page.reload()
+    page.locator("#state", has_text="the model is being loaded").wait_for()
+    ask(page, "one")
+    assert failed(page) == "not yet"
+    assert scripted.bodies == []
+    page.unroute_all()
+    scripted.says("Now")
+    page.get_by_role("button", name="Try again").click()
+    page.get_by_role("button", name="Regenerate").wait_for()
+    assert [body["model"] for body in scripted.bodies] == ["smollm2"]
+
+
+def test_listing_the_models_can_be_stopped(page, scripted) -> None:
+    scripted.not_ready = "the model is being loaded"
+    page.route("**/v1/models", lambda route: None)  # it never answers
+    page.reload()
+    page.locator("#state", has_text="the model is being loaded").wait_for()
+    ask(page, "one")
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("button", name="Regenerate").wait_for()
+    assert "stopped" in page.locator(".turn.assistant .foot").inner_text()
 
 
 def test_a_server_that_loads_is_waited_for(page, scripted) -> None:

@@ -42,8 +42,8 @@ async function requireOk(response) {
   throw refusal(response.status, await response.text(), response.headers.get("Retry-After"));
 }
 
-export async function models(key) {
-  const response = await requireOk(await request("v1/models", { headers: headers(key) }));
+export async function models(key, signal) {
+  const response = await requireOk(await request("v1/models", { headers: headers(key), signal }));
   return (await response.json()).data.map((model) => model.id);
 }
 

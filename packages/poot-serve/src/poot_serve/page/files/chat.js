@@ -33,7 +33,7 @@ function messages() {
 }
 
 async function write() {
-  const request = { model: model.value, messages: messages(), ...settings.request };
+  const request = { messages: messages(), ...settings.request };
   for (const earlier of conversation) earlier.settle?.();
   const turn = new AnswerTurn();
   conversation.push(turn);
@@ -45,7 +45,9 @@ async function write() {
   let note;
   let failure = null;
   try {
-    for await (const piece of answer(request, settings.key, abort.signal)) {
+    // Who types as soon as the page is there may be ahead of the list.
+    if (!model.value) await list(abort.signal);
+    for await (const piece of answer({ model: model.value, ...request }, settings.key, abort.signal)) {
       if (piece.text) {
         clock.piece();
         turn.write(piece.text, clock.meanwhile());
@@ -196,8 +198,8 @@ async function connect() {
   }
 }
 
-async function list() {
-  const names = await models(settings.key);
+async function list(signal) {
+  const names = await models(settings.key, signal);
   const chosen = model.value;
   model.replaceChildren(...names.map((name) => new Option(name, name, false, name === chosen)));
   model.disabled = names.length < 2;
