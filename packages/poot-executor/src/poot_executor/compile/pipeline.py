@@ -8,11 +8,12 @@ from dataclasses import replace
 
 from poot_executor.compile.attention import fuse_attention
 from poot_executor.compile.classify import weight_view
+from poot_executor.compile.collection import collection_paused
 from poot_executor.compile.expression import Scene
 from poot_executor.compile.extent import longest_expression
 from poot_executor.compile.lower import lower_region
 from poot_executor.compile.lower.draft import Draft
-from poot_executor.compile.lower.reuse import Reuse
+from poot_executor.compile.lower.reuse import CapsKernels, Reuse, SharedKernels
 from poot_executor.compile.options import CompileOptions
 from poot_executor.compile.order import order_units
 from poot_executor.compile.passes import run_passes
@@ -60,7 +61,8 @@ def compile(graph: Graph, target: Target, options: CompileOptions = CompileOptio
 
 
 def _compile(graph: Graph, target: Target, options: CompileOptions) -> Program:
-    return Compilation(graph, target, options).program(options.schedules)
+    with collection_paused():
+        return Compilation(graph, target, options).program(options.schedules)
 
 
 class Compilation:
@@ -76,8 +78,8 @@ class Compilation:
         self._layouts = weight_layouts(self._graph, target.caps)
         self._schema = make_schema(self._graph, target.caps.offset_alignment)
         self._caps = batch_invariant(target.caps) if options.deterministic else target.caps
-        self._optimize = _optimizer(self._caps, options)
-        self._reuse: dict[Pick, Reuse] = {}
+        self._kernels = (SharedKernels() if options.shared is None else options.shared).of(self._caps)
+        self._optimize = _optimizer(self._kernels, options)
 
     def program(self, schedules: Schedules, *, keep: bool = False) -> Program:
         """The program under these schedules; with `keep` its arena reuses nothing, so that any of its dispatches can
@@ -93,7 +95,7 @@ class Compilation:
         scene = Scene(graph, regions.stored, layouts)
         units = [make_unit(region, self._lowered(scene, region, picks)) for region in regions.regions]
         ordered = order_units(graph, units, self._caps)
-        plan = Planner(graph, ordered, layouts, self._schema, self._caps, self._optimize, keep).run()
+        plan = Planner(graph, ordered, layouts, self._schema, self._caps, self._optimize, keep, self._kernels.launched).run()
         _limit("dispatches", limits.dispatches, len(plan.commands))
         _limit("arena_bytes", limits.arena_bytes, plan.arena_bytes)
         _limit("constant_bytes", limits.constant_bytes, len(plan.constants))
@@ -123,7 +125,7 @@ class Compilation:
 
     def _with(self, scene: Scene, region: Region, key: str | None, pick: Pick) -> list[Draft]:
         caps = picked_caps(self._caps, pick) if pick else self._caps
-        reuse = self._reuse.setdefault(pick, Reuse())
+        reuse = self._kernels.drafted.setdefault(pick, Reuse())
 
         def made() -> list[Draft]:
             drafts = lower_region(scene, region, caps)
@@ -193,9 +195,9 @@ def _whole_graph(graph: Graph, target: Target, layouts: dict[Value, WeightLayout
     return Plan((), weights, states, b"", 0, 0)
 
 
-def _optimizer(caps: Caps, options: CompileOptions) -> Callable[[Kernel], Kernel]:
+def _optimizer(kernels: CapsKernels, options: CompileOptions) -> Callable[[Kernel], Kernel]:
     """Kernel passes, once a kernel: equal regions share theirs."""
-    done: dict[Kernel, Kernel] = {}
+    caps, done = kernels.caps, kernels.optimized
 
     def run(kernel: Kernel) -> Kernel:
         if kernel not in done:

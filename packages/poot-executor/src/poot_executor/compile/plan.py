@@ -80,12 +80,12 @@ class Planner:
     caps: Caps
     optimize: Callable[[Kernel], Kernel]
     keep: bool = False
+    launched: dict[tuple[Kernel, tuple[int, ...], tuple[int, int, int]], Kernel] = field(default_factory=dict)
     places: dict[Value, Place] = field(default_factory=dict)
     constants: bytearray = field(default_factory=bytearray)
     firsts: list[CopyCommand] = field(default_factory=list)
     finals: list[CopyCommand] = field(default_factory=list)
     position: dict[Value, int] = field(default_factory=dict)
-    launched: dict[tuple[Kernel, tuple[int, ...], tuple[int, int, int]], Kernel] = field(default_factory=dict)
 
     def run(self) -> Plan:
         """Place inputs, results and the rest, then write the commands in order."""

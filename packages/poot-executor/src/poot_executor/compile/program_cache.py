@@ -63,11 +63,17 @@ class ProgramCache:
         One from disk reads its graph and the bodies of its kernels when they are first asked for; should one turn out
         damaged then, it raises KernelError or GraphError, and the entry is gone.
         """
+        program = self.find(graph, target, options)
+        if program is None:
+            program = make()
+            self.keep(graph, target, options, program)
+        return program
+
+    def find(self, graph: Graph, target: Target, options: CompileOptions) -> Program | None:
+        """The program of a graph from disk, as `get` has it; None where it has to be made, and then kept."""
         if not self._enabled:
-            return make()
-        if self._context is None:
-            self._context = compiler_context()
-        key = program_key(graph, target, options, self._context)
+            return None
+        key = self._key(graph, target, options)
         payload = self._folder.read(key)
         if payload is not None:
             try:
@@ -78,12 +84,23 @@ class ProgramCache:
                 self._hits += 1
                 return program
         self._misses += 1
-        program = make()
+        return None
+
+    def keep(self, graph: Graph, target: Target, options: CompileOptions, program: Program | bytes) -> None:
+        """Write what was made, or the bytes that `encode_program` gives of it."""
+        if not self._enabled:
+            return
         try:
-            self._folder.write(key, encode_program(program))
+            payload = program if isinstance(program, bytes) else encode_program(program)
         except RecordError as error:
             self._folder.warn(f"a program cannot be kept: {error}")
-        return program
+            return
+        self._folder.write(self._key(graph, target, options), payload)
+
+    def _key(self, graph: Graph, target: Target, options: CompileOptions) -> bytes:
+        if self._context is None:
+            self._context = compiler_context()
+        return program_key(graph, target, options, self._context)
 
     def stats(self) -> ProgramCacheStats:
         """The counts since this cache was made."""

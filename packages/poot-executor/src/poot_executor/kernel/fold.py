@@ -69,6 +69,8 @@ def _identity(kind: str, dtype: DType, constants: Sequence[Number | None]) -> Sa
     if len(constants) != 2:
         return None
     left, right = constants
+    if left is None and right is None:
+        return None
     if dtype.is_float:
         return _float_identity(kind, left, right)
     ones: Number = True if dtype is DType.BOOL else wrap(-1, dtype)

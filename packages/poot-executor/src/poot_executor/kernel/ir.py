@@ -66,8 +66,7 @@ class Op:
 
     def having(self, operands: tuple[Val, ...], blocks: tuple[Block, ...]) -> Op:
         """The operation with other operands and blocks; itself where they are the same. Passes make many."""
-        same = len(operands) == len(self.operands) and all(a is b for a, b in zip(operands, self.operands, strict=True))
-        if same and len(blocks) == len(self.blocks) and all(a is b for a, b in zip(blocks, self.blocks, strict=True)):
+        if operands == self.operands and blocks == self.blocks:  # equal is identical, of values and of blocks
             return self
         return Op(self.kind, operands, self.results, self.attrs, blocks, self.line)
 

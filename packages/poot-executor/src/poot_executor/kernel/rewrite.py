@@ -20,11 +20,11 @@ def substitute(block: Block, replaced: Mapping[Val, Val]) -> Block:
     if not replaced:
         return block
     ops = tuple(_substituted(op, replaced) for op in block.ops)
-    return block if all(a is b for a, b in zip(ops, block.ops, strict=True)) else Block(block.args, ops)
+    return block if ops == block.ops else Block(block.args, ops)  # equal is identical
 
 
 def _substituted(op: Op, replaced: Mapping[Val, Val]) -> Op:
-    if not op.blocks and not any(value in replaced for value in op.operands):
+    if not op.blocks and replaced.keys().isdisjoint(op.operands):
         return op
     operands = tuple([resolve(value, replaced) for value in op.operands])
     return op.having(operands, tuple([substitute(inner, replaced) for inner in op.blocks]))
@@ -70,7 +70,7 @@ class Rewriter:
     def rewrite(self, op: Op) -> None:
         """Rewrite one operation into `out`."""
         replaced = self.replaced
-        if any(value in replaced for value in op.operands):
+        if not replaced.keys().isdisjoint(op.operands):
             op = op.having(tuple([resolve(value, replaced) for value in op.operands]), op.blocks)
         op = self.before(op)
         if op.blocks:

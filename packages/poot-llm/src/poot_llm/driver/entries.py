@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain, groupby
 from time import perf_counter
 
 from poot_executor.compile import CompileOptions, Program, Target, compile
+from poot_executor.compile.collection import collection_paused
 from poot_executor.dtype import F32, DType
 from poot_executor.errors import BindError
 from poot_executor.executor import EntryId
+from poot_executor.graph.graph import Graph
 from poot_llm.blocks.step import StepShape
 from poot_llm.driver.loaded import LoadedModel
 from poot_llm.driver.options import EntryKey
@@ -104,19 +108,26 @@ class Entries:
         """
         started = perf_counter()
         try:
-            for key in self.missing(keys):
-                self._add(key)
+            # Those of one shape follow one another, and differ in how they choose tokens.
+            groups = [list(group) for _, group in groupby(self.missing(keys), lambda key: key.shape)]
+            with closing(self._model.compiled([[self._trace(key) for key in group] for group in groups])) as programs:
+                for key, program in zip(chain.from_iterable(groups), programs, strict=True):
+                    self._add(key, program)
         finally:
             self.seconds += perf_counter() - started
 
-    def _add(self, key: EntryKey) -> None:
+    def _trace(self, key: EntryKey) -> Graph:
+        handle, activations = self._model.handle, self._model.options.activations
+        with collection_paused():
+            return trace_step(
+                handle.family, handle.config, key.shape, handle.weights, key.suffix, activations, key.inputs
+            )
+
+    def _add(self, key: EntryKey, program: Program) -> None:
         handle, options = self._model.handle, self._model.options
-        graph = trace_step(
-            handle.family, handle.config, key.shape, handle.weights, key.suffix, options.activations, key.inputs
-        )  # fmt: skip
         # Only decoding submits ahead: the token of a longer step is not known to be the last one.
         ahead = options.ahead and key.shape.tokens == 1
-        entry = self._model.add(graph, ahead=ahead)
+        entry = self._model.add_program(program, ahead=ahead)
         sampler = SamplerShape(key.shape.drawing_rows, handle.config.vocabulary, key.shape.span)
         self._entries[key] = PreparedStep(key, entry, 2 if ahead else 1, SamplerSlots(key.suffix, sampler))
         for suffix in Suffix:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 
-from poot_executor.compile import Target, compile
+from poot_executor.compile import Program, Target
+from poot_executor.compile.several import compile_several
 from poot_executor.executor import EntryId, ExecutableId, Executor
 from poot_executor.graph.graph import Graph
 from poot_llm.driver.entry_budget import EntryBudget
@@ -37,8 +41,21 @@ class LoadedModel:
 
         Raises CompileLimit beyond the budget, and what compiling and adding raise.
         """
-        self.budget.check()
-        program = compile(graph, self.target, self.options.compile_options)
+        (program,) = self.compiled([[graph]])
+        return self.add_program(program, ahead=ahead)
+
+    def compiled(self, groups: Sequence[Sequence[Graph]]) -> Iterator[Program]:
+        """The programs of graphs in order, each when it is asked for; those of a group have most of their kernels in
+        common. Raises CompileLimit beyond the budget of entries, before it compiles, and what compiling raises.
+        """
+        programs = compile_several(groups, self.target, self.options.compile_options)
+        with closing(programs):
+            for _ in chain.from_iterable(groups):
+                self.budget.check()
+                yield next(programs)
+
+    def add_program(self, program: Program, *, ahead: bool) -> EntryId:
+        """The second half of `add`."""
         self.budget.check(program)
         self.flights.drain()
         entry = self.executor.add_entry(self.executable, program)

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from poot_executor.compile.expression import Scene
 from poot_executor.compile.lower.draft import Draft, Operand, param_of
 from poot_executor.compile.region import Region
+from poot_executor.compile.target import Caps, Pick
 from poot_executor.graph.graph import Value
 from poot_executor.graph.show import show_params
+from poot_executor.kernel.ir import Kernel
 
 
 @dataclass(slots=True)
@@ -39,6 +41,35 @@ class Reuse:
             )
             for d in drafts
         ]
+
+
+@dataclass(slots=True)
+class CapsKernels:
+    """Kernels for the same capabilities: drafts by the pick that scheduled them, what the passes made of each drafted
+    kernel, and that as it is launched, by the kernel, the counts that it binds and its grid.
+    """
+
+    caps: Caps
+    drafted: dict[Pick, Reuse] = field(default_factory=dict)
+    optimized: dict[Kernel, Kernel] = field(default_factory=dict)
+    launched: dict[tuple[Kernel, tuple[int, ...], tuple[int, int, int]], Kernel] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class SharedKernels:
+    """Kernels that several compilations share: the steps of a model have most of theirs in common. It holds every one,
+    as drafted and as optimized, so it lives as long as those compilations take. For one thread.
+    """
+
+    _known: list[CapsKernels] = field(default_factory=list)
+
+    def of(self, caps: Caps) -> CapsKernels:
+        """Those for such capabilities."""
+        found = next((known for known in self._known if known.caps == caps), None)
+        if found is None:
+            found = CapsKernels(caps)
+            self._known.append(found)
+        return found
 
 
 def _shape(scene: Scene, region: Region) -> tuple[Hashable, list[Value]]:

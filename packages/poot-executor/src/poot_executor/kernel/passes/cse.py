@@ -53,5 +53,5 @@ class _Share(Rewriter):
         # Float sums and products commute too, but for which NaN comes out of two: no device fixes that.
         if op.kind in _COMMUTATIVE or (op.kind in {"min", "max"} and op.result.dtype is not DType.F32):
             operands = tuple(sorted(operands, key=lambda value: self._numbers[value]))
-        attrs = tuple((name, repr(op.attrs[name])) for name in sorted(op.attrs))
+        attrs = tuple([(name, repr(op.attrs[name])) for name in sorted(op.attrs)]) if op.attrs else ()
         return op.kind, operands, attrs, op.result.type

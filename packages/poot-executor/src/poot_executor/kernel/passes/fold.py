@@ -59,9 +59,11 @@ class _Fold(Rewriter):
         self.out.append(op)
 
     def _folded(self, op: Op) -> Op | None:
+        constants = [self._constants.get(value) for value in op.operands]
+        if constants.count(None) == len(constants) and op.kind not in {"cast", "bitcast"}:
+            return op
         if any(value.type.width != 1 for value in (*op.operands, *op.results)):
             return op
-        constants = [self._constants.get(value) for value in op.operands]
         known = fold(op.kind, op.operands[-1].dtype, constants, op.result.dtype)
         match known:
             case Same(place):
