@@ -112,7 +112,9 @@ class Turns:
     def stats(self) -> EngineStats:
         """The counts, as the next report would have them."""
         self.loop._report()
-        return self.reports.pop().stats
+        stats = self.reports.pop().stats
+        assert stats is not None
+        return stats
 
     def check_empty(self) -> None:
         """Every row and block is back."""

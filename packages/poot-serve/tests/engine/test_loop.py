@@ -15,6 +15,7 @@ from poot_llm.driver import FinishReason
 from poot_llm.guided.limits import GuideLimits
 from poot_llm.guided.spec import StructuredOutputs
 from poot_llm.sampling import SamplingParams
+from poot_serve.engine import loop
 from poot_serve.engine.messages import Accepted, Failed, Tokens
 
 BASE = [104, 277, 102, 110, 35, 101, 117, 114, 122, 113, 290, 7, 300, 9, 12, 60] * 3
@@ -92,6 +93,30 @@ def test_the_time_of_the_loop_is_its_own(turns: Make, monkeypatch: pytest.Monkey
     assert stats.device_seconds >= sum(taken) and stats.wait_seconds >= 0.01 * stats.steps
     assert 0 < stats.host_seconds <= whole - stats.device_seconds
     assert stats.step_seconds >= stats.wait_seconds
+
+
+def test_counts_are_said_where_more_than_tokens_is_new(turns: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = turns(rows=1)
+    said = []
+    monkeypatch.setattr(made.loop, "_send", lambda report: (said.append(report.stats), made.reports.append(report)))
+    monkeypatch.setattr(loop, "monotonic", lambda: 7.0)
+    made.ask(1, BASE[:9], replace(SHORT, max_tokens=12))
+    while not made.tokens:
+        made.turn()
+    said.clear()
+    for _ in range(4):
+        made.turn()
+    assert said == [None] * 4
+    made.ask(2, BASE[:9], SHORT)
+    made.turn()
+    assert said[-1] is not None and (said[-1].running, said[-1].waiting) == (1, 1)
+    made.turn()
+    assert said[-1] is None
+    monkeypatch.setattr(loop, "monotonic", lambda: 7.0 + loop.COUNT_SECONDS)
+    made.turn()
+    assert said[-1] is not None and said[-1].generated_tokens == len(made.tokens[1, 0])
+    made.until_idle()
+    assert said[-1] is not None and (said[-1].finished, said[-1].running) == (2, 0)
 
 
 def test_several_answers_share_one_reading_of_the_prompt(turns: Make, alone: Alone) -> None:

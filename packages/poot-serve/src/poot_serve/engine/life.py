@@ -86,7 +86,7 @@ class EngineLife:
 
     @property
     def stats(self) -> EngineStats:
-        """Counts after the last turn of its loop, those of engines that were lost included."""
+        """Counts after the last turn of its loop that said them, those of engines that were lost included."""
         return self._current.after(self._before)
 
     @property
@@ -198,7 +198,9 @@ class EngineLife:
         try:
             while lost is None:
                 report = await process.next_report()
-                self._heard, self._current = monotonic(), report.stats
+                self._heard = monotonic()
+                if report.stats is not None:
+                    self._current = report.stats
                 for id, choice, tokens in report.tokens:
                     self.requests.handle(Tokens(id, choice, tokens))
                 for event in report.events:

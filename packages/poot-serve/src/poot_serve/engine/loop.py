@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
+from time import monotonic
 
 from poot_executor.errors import BindError, CompileLimit, OutOfMemory, PootError, RequestError, Unsupported
 from poot_llm.driver import Delivery, Driver, FinishReason, Request, Scheduler
@@ -13,8 +14,11 @@ from poot_serve.engine.clocks import Clocks
 from poot_serve.engine.constraints import Compiled, Constraints
 from poot_serve.engine.job import Job
 from poot_serve.engine.messages import Accepted, Cancel, Close, Encode, Event, Failed, Generate, Message, Report, Tokens
+from poot_serve.engine.stats import EngineStats
 from poot_serve.engine.tally import Tally
 
+COUNT_SECONDS = 1.0
+"""How old counts of tokens, steps and times may be that a report leaves out."""
 MOST_MESSAGES = 256
 """That are read before the next step: a flood of them does not hold up those that run."""
 
@@ -49,6 +53,8 @@ class Loop:
         self._plain: list[tuple[int, int, tuple[int, ...]]] = []
         self._tally = Tally()
         self._mark = Clocks.read(driver)
+        self._counted: tuple[int, ...] = ()
+        self._count_at = 0.0
 
     def run(self, *events: Event) -> None:
         """Until a Close comes; `events` are said first. Raises DeviceError where the device cannot go on."""
@@ -60,21 +66,29 @@ class Loop:
         finally:
             self._guides.close()
 
-    def _report(self) -> None:
-        """Say what happened, and how things are."""
-        if self._tally.wants_memory:
-            self._tally.memory(self._driver.stats())
-        scheduler = self._scheduler
-        stats = self._tally.snapshot(
-            waiting=scheduler.waiting,
-            running=scheduler.running,
-            compiling=len(self._guides),
-            preemptions=scheduler.preemptions,
-            use=self._driver.use(),
-        )
+    def _report(self, *, everything: bool = True) -> None:
+        """Say what happened, and how things are: `everything`, or where it is not what was said of late."""
+        stats = self._counts() if everything or self._events or not self._scheduler.busy or self._counts_due() else None
         self._send(Report(tuple(self._events), stats, tuple(self._plain)))
         self._events.clear()
         self._plain.clear()
+
+    def _counts_due(self) -> bool:
+        """Whether more is new than tokens, steps and times, or those were said long ago."""
+        return self._places() != self._counted or monotonic() >= self._count_at
+
+    def _places(self) -> tuple[int, ...]:
+        scheduler, tally = self._scheduler, self._tally
+        return scheduler.waiting, scheduler.running, len(self._guides), scheduler.preemptions, tally.cancelled
+
+    def _counts(self) -> EngineStats:
+        if self._tally.wants_memory:
+            self._tally.memory(self._driver.stats())
+        self._counted, self._count_at = self._places(), monotonic() + COUNT_SECONDS
+        waiting, running, compiling, preemptions, _ = self._counted
+        return self._tally.snapshot(
+            waiting=waiting, running=running, compiling=compiling, preemptions=preemptions, use=self._driver.use()
+        )
 
     # A turn
 
@@ -89,7 +103,7 @@ class Loop:
             self._tally.step(now.since(self._mark))
             # What the report takes is the next turn's.
             self._mark = now
-        self._report()
+        self._report(everything=False)
         return True
 
     def _read(self) -> bool:

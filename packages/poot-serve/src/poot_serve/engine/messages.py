@@ -137,10 +137,11 @@ Event = Ready | Accepted | Tokens | Vectors | Failed | Lost
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What happened in one turn of the loop, in order, and the counts after it. `tokens` are (id, choice, tokens) of
-    answers that go on, of which nothing more is to be said: most of what happens, as tuples, which cost a tenth.
+    """What happened in one turn of the loop, in order, and the counts after it, None where they are those of a report
+    before but for tokens, steps and times. `tokens` are (id, choice, tokens) of answers that go on, of which nothing
+    more is to be said: most of what happens, as tuples, which cost a tenth.
     """
 
     events: tuple[Event, ...]
-    stats: EngineStats
+    stats: EngineStats | None
     tokens: tuple[tuple[int, int, tuple[int, ...]], ...] = ()

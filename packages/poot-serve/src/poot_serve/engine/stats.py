@@ -1,4 +1,5 @@
-"""What an engine counts: a snapshot that every report of a turn of the loop carries."""
+"""What an engine counts: a snapshot that reports of the loop carry, about once a second where nothing but tokens is new.
+"""
 
 from __future__ import annotations
 
