@@ -121,11 +121,14 @@ def test_processes_end_with_those_who_asked(groups, monkeypatch):
 
 
 def test_collection_is_paused_and_goes_on():
-    assert gc.isenabled()
-    with pytest.raises(ValueError, match="inside"), collection_paused():
-        assert not gc.isenabled()
+    def fails():
         with collection_paused():
+            with collection_paused():
+                assert not gc.isenabled()
             assert not gc.isenabled()
-        assert not gc.isenabled()
-        raise ValueError("inside")
+            raise ValueError("inside")
+
+    assert gc.isenabled()
+    with pytest.raises(ValueError, match="inside"):
+        fails()
     assert gc.isenabled()

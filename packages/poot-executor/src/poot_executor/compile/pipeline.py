@@ -95,7 +95,8 @@ class Compilation:
         scene = Scene(graph, regions.stored, layouts)
         units = [make_unit(region, self._lowered(scene, region, picks)) for region in regions.regions]
         ordered = order_units(graph, units, self._caps)
-        plan = Planner(graph, ordered, layouts, self._schema, self._caps, self._optimize, keep, self._kernels.launched).run()
+        launched = self._kernels.launched
+        plan = Planner(graph, ordered, layouts, self._schema, self._caps, self._optimize, keep, launched).run()
         _limit("dispatches", limits.dispatches, len(plan.commands))
         _limit("arena_bytes", limits.arena_bytes, plan.arena_bytes)
         _limit("constant_bytes", limits.constant_bytes, len(plan.constants))

@@ -9,7 +9,7 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -34,7 +34,9 @@ WAIT_SECONDS = 600.0
 _LOG = logging.getLogger("poot.compile")
 
 
-def compile_several(groups: Sequence[Sequence[Graph]], target: Target, options: CompileOptions) -> Iterator[Program]:
+def compile_several(
+    groups: Sequence[Sequence[Graph]], target: Target, options: CompileOptions
+) -> Generator[Program, None, None]:
     """The programs of all graphs in order, each when it is asked for; graphs of a group have most kernels in common.
 
     Raises what `compile` does, at the graph that it concerns. Those that are in the cache are taken from there, and

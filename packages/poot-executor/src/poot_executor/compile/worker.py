@@ -1,8 +1,8 @@
 """`python -m poot_executor.compile.worker`: a process that compiles graphs for the one that started it.
 
-Its standard input has a job (see `Job`) and then graphs, its standard output the bytes of a program for each, none where
-it cannot be compiled: the other process then compiles it itself, and says why. The end of the input ends it. Frames are
-a length (u32, little-endian) and as many bytes; what is pickled is written and read by poot alone.
+Its standard input has a job (see `Job`) and then graphs, its standard output the bytes of a program for each, none
+where it cannot be compiled: the other process then compiles it itself, and says why. The end of the input ends it.
+Frames are a length (u32, little-endian) and as many bytes; what is pickled is written and read by poot alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pickle
 import signal
 import struct
 from dataclasses import dataclass, fields
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from poot_executor.compile.graph_record import graph_record, read_graph
 from poot_executor.compile.lower.reuse import SharedKernels
@@ -56,13 +56,13 @@ class Job:
         )
 
 
-def write_frame(file: BinaryIO, data: bytes) -> None:
+def write_frame(file: IO[bytes], data: bytes) -> None:
     """Raises OSError where the reader has gone."""
     file.write(_LENGTH.pack(len(data)) + data)
     file.flush()
 
 
-def read_frame(file: BinaryIO) -> bytes:
+def read_frame(file: IO[bytes]) -> bytes:
     """Raises EOFError at the end, also in the middle of a frame."""
     (length,) = _LENGTH.unpack(_exactly(file, _LENGTH.size))
     return _exactly(file, length)
@@ -73,7 +73,7 @@ def encode_graph(graph: Graph) -> bytes:
     return pickle.dumps(graph_record(graph, graph_records()), pickle.HIGHEST_PROTOCOL)
 
 
-def _exactly(file: BinaryIO, count: int) -> bytes:
+def _exactly(file: IO[bytes], count: int) -> bytes:
     data = file.read(count)
     if len(data) < count:
         raise EOFError(f"the stream ended {count - len(data)} bytes early")
@@ -90,7 +90,8 @@ def main() -> None:
             job: Job = pickle.loads(read_frame(incoming))  # noqa: S301 - written by the process that started this one
             target, options = job.target(), job.options()
             while True:
-                graph = read_graph(*pickle.loads(read_frame(incoming)), graph_records())  # noqa: S301 - likewise
+                record, data = pickle.loads(read_frame(incoming))  # noqa: S301 - likewise
+                graph = read_graph(record, data, graph_records())
                 try:
                     payload = encode_program(compile(graph, target, options))
                 except PootError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
@@ -44,7 +44,7 @@ class LoadedModel:
         (program,) = self.compiled([[graph]])
         return self.add_program(program, ahead=ahead)
 
-    def compiled(self, groups: Sequence[Sequence[Graph]]) -> Iterator[Program]:
+    def compiled(self, groups: Sequence[Sequence[Graph]]) -> Generator[Program, None, None]:
         """The programs of graphs in order, each when it is asked for; those of a group have most of their kernels in
         common. Raises CompileLimit beyond the budget of entries, before it compiles, and what compiling raises.
         """

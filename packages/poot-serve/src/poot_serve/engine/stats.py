@@ -1,5 +1,4 @@
-"""What an engine counts: a snapshot that reports of the loop carry, about once a second where nothing but tokens is new.
-"""
+"""What an engine counts: a snapshot that reports of the loop carry, once a second where nothing but tokens is new."""
 
 from __future__ import annotations
 
