@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from poot_executor.errors import DeviceLost
-from poot_llm.driver import FinishReason
+from poot_llm.driver import FinishReason, Layout
 from poot_llm.guided.limits import GuideLimits
 from poot_llm.guided.spec import StructuredOutputs
 from poot_llm.sampling import SamplingParams
 from poot_serve.engine import loop
 from poot_serve.engine.messages import Accepted, Failed, Tokens
+from poot_serve.engine.settings import EngineSettings
 
 BASE = [104, 277, 102, 110, 35, 101, 117, 114, 122, 113, 290, 7, 300, 9, 12, 60] * 3
 SHORT = SamplingParams(max_tokens=6, ignore_eos=True)
@@ -129,6 +130,18 @@ def test_several_answers_share_one_reading_of_the_prompt(turns: Make, alone: Alo
     # Two blocks of 16 are found; the rest, and the last one's logits, are computed again.
     assert [made.first[1, choice].cached for choice in range(4)] == [0, 32, 32, 32]
     assert made.stats.prefix_tokens == 3 * 32 and made.stats.prompt_tokens == 4 * 40
+    made.check_empty()
+
+
+def test_several_answers_share_it_by_default_where_kv_is_contiguous(turns: Make, alone: Alone) -> None:
+    cache = EngineSettings("model").driver.prefix_cache
+    made = turns(rows=3, layout=Layout.CONTIGUOUS, pool_blocks=None, prefix_cache=cache)
+    assert made.driver.kv.shares
+    prompt, params = BASE[:40], replace(DRAWN, n=3)
+    made.ask(1, prompt, params)
+    made.until_idle()
+    for choice in range(3):
+        assert made.tokens[1, choice] == alone(prompt, replace(params, n=1, seed=5 + choice))
     made.check_empty()
 
 

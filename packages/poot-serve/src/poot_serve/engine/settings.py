@@ -17,7 +17,8 @@ class EngineSettings:
 
     - `model`: a known name, a GGUF file or a folder; `device`: as `poot devices` lists them.
     - `driver`: rows, capacity, KV, chunk, an encoder's rows: see `DriverOptions`. Nothing is guessed unless its
-      `window` says so.
+      `window` says so. By default prompts that begin alike are read once, also where KV is contiguous: the answers of a
+      request, say.
     - `fit_rows`: nobody asked for the driver's rows: they are fewer where steps are dear and fewer fit.
     - `guides`: what compiling and following a constraint may cost.
     - `prefill_tokens`: of prompts that are read beside the rows that decode, in one turn of the loop.
@@ -32,7 +33,7 @@ class EngineSettings:
 
     model: str | Path
     device: str = "auto"
-    driver: DriverOptions = field(default_factory=lambda: DriverOptions(rows=16))
+    driver: DriverOptions = field(default_factory=lambda: DriverOptions(rows=16, prefix_cache=True))
     fit_rows: bool = False
     guides: GuideLimits = field(default_factory=GuideLimits)
     prefill_tokens: int = 512
