@@ -1,6 +1,7 @@
 """Graphs compiled together: every program is the one that its graph gives alone, wherever it was compiled."""
 
 import gc
+import pickle
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ from poot_executor.compile.lower.reuse import SharedKernels
 from poot_executor.compile.program_cache import ProgramCache
 from poot_executor.compile.program_record import encode_program
 from poot_executor.compile.several import compile_several
+from poot_executor.compile.worker import Job, encode_graph, write_frame
 from poot_executor.errors import Unsupported
 from poot_executor.kernel.verify import verify
 
@@ -118,6 +120,18 @@ def test_processes_end_with_those_who_asked(groups, monkeypatch):
     next(programs)
     programs.close()
     assert len(started) == 2 and all(process.returncode is not None for process in started)
+
+
+def test_a_process_ends_with_what_it_reads_whatever_it_is_at(groups):
+    """The engine that started it may have been killed: it finishes nothing."""
+    command = [sys.executable, "-m", "poot_executor.compile.worker"]
+    job = pickle.dumps(Job.of(target_of(), CompileOptions()))
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        for frame in (job, *(encode_graph(g) for group in groups for g in group)):
+            write_frame(process.stdin, frame)
+        said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert said == b""
 
 
 def test_collection_is_paused_and_goes_on():

@@ -12,6 +12,8 @@ import pickle
 import signal
 import struct
 from dataclasses import dataclass, fields
+from queue import SimpleQueue
+from threading import Thread
 from typing import IO, Any
 
 from poot_executor.compile.graph_record import graph_record, read_graph
@@ -83,22 +85,32 @@ def _exactly(file: IO[bytes], count: int) -> bytes:
 def main() -> None:
     """Compile until the other process says no more, or goes. What it ends itself is for it alone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with os.fdopen(os.dup(0), "rb") as incoming, os.fdopen(os.dup(1), "wb") as outgoing:
+    incoming: SimpleQueue[bytes] = SimpleQueue()
+    Thread(target=_receive, args=(os.dup(0), incoming), name="poot-incoming", daemon=True).start()
+    with os.fdopen(os.dup(1), "wb") as outgoing:
         # What anything prints goes to the standard error.
         os.dup2(2, 1)
+        job: Job = pickle.loads(incoming.get())  # noqa: S301 - written by the process that started this one
+        target, options = job.target(), job.options()
+        while True:
+            record, data = pickle.loads(incoming.get())  # noqa: S301 - likewise
+            graph = read_graph(record, data, graph_records())
+            try:
+                payload = encode_program(compile(graph, target, options))
+            except PootError:
+                payload = b""
+            write_frame(outgoing, payload)
+
+
+def _receive(file: int, frames: SimpleQueue[bytes]) -> None:
+    """Read frames; the process ends with them, whatever it is at: nobody wants what it would still say, and others may
+    wait until it lets go of the standard error."""
+    with os.fdopen(file, "rb") as incoming:
         try:
-            job: Job = pickle.loads(read_frame(incoming))  # noqa: S301 - written by the process that started this one
-            target, options = job.target(), job.options()
             while True:
-                record, data = pickle.loads(read_frame(incoming))  # noqa: S301 - likewise
-                graph = read_graph(record, data, graph_records())
-                try:
-                    payload = encode_program(compile(graph, target, options))
-                except PootError:
-                    payload = b""
-                write_frame(outgoing, payload)
+                frames.put(read_frame(incoming))
         except (EOFError, OSError):
-            return
+            os._exit(0)
 
 
 if __name__ == "__main__":
