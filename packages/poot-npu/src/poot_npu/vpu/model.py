@@ -18,6 +18,7 @@ from poot_executor.graph.keys import StateKey
 from poot_executor.weights import WeightKey
 from poot_npu.vpu.attend import WindowNodes, attention_rewrite
 from poot_npu.vpu.attention import Attention, find_attentions
+from poot_npu.vpu.counted import fold_counted
 from poot_npu.vpu.fusions import fused
 from poot_npu.vpu.lowering import Lowering
 from poot_npu.vpu.nodes import WORD_TYPES, Node, constant, integer, loaded, stored
@@ -101,6 +102,7 @@ class Lowered:
             inputs += [*swept.windows.values(), swept.columns]
             windows = tuple(swept.uses.values())
         model = openvino.Model(results, inputs, f"{graph.name}_{number}")
+        fold_counted(model)
         names = tuple(name for name, _ in low.faults)
         face = Interface(tuple(parameters), tuple(made.tables), windows, tuple(writes), names)
         return StageModel(model, face, tuple(made.keep))
