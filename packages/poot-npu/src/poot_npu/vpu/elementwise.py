@@ -79,7 +79,7 @@ def bitwise(on_bits: Callable[..., Node], on_bool: Callable[..., Node]) -> Build
 
     def build(lowering: Lowering, equation: Equation) -> Node:
         function = on_bool if equation.output.dtype is DType.BOOL else on_bits
-        return function(*lowering.operands(equation))
+        return function(*lowering.repeating(equation))
 
     return build
 
@@ -89,7 +89,7 @@ def comparison(function: Callable[..., Node], lower: Callable[..., Node] | None)
     `lower` (less or greater), and where those are equal `function` of the lower ones does. Without it: equality."""
 
     def build(lowering: Lowering, equation: Equation) -> Node:
-        a, b = lowering.operands(equation)
+        a, b = lowering.repeating(equation)
         left, right = equation.inputs
         if left.dtype.is_float or lowering.small(left) or lowering.small(right):
             return function(a, b)
@@ -106,7 +106,7 @@ def unequal(lowering: Lowering, equation: Equation) -> Node:
     """Not equal: NaN differs from everything."""
     left, right = equation.inputs
     if left.dtype.is_float or lowering.small(left) or lowering.small(right):
-        return op.not_equal(*lowering.operands(equation))
+        return op.not_equal(*lowering.repeating(equation))
     return op.logical_not(comparison(op.equal, None)(lowering, equation))
 
 
@@ -126,7 +126,7 @@ def shift(to_left: bool) -> Build:
     """By the low 5 bits of b."""
 
     def build(lowering: Lowering, equation: Equation) -> Node:
-        a, b = lowering.operands(equation)
+        a, b = lowering.repeating(equation)
         count = op.bitwise_and(b, integer(31))
         if to_left:
             return op.bitwise_left_shift(a, count)
@@ -139,7 +139,7 @@ def shift(to_left: bool) -> Build:
 
 def select(lowering: Lowering, equation: Equation) -> Node:
     """Bits of one or the other."""
-    condition, a, b = lowering.operands(equation)
+    condition, a, b = lowering.repeating(equation)
     dtype = equation.output.dtype
     if dtype is DType.BOOL:
         return op.logical_or(op.logical_and(condition, a), op.logical_and(op.logical_not(condition), b))
