@@ -155,7 +155,9 @@ def cast(lowering: Lowering, equation: Equation) -> Node:
     if target is DType.BOOL:
         return x if source is DType.BOOL else _nonzero(x, source)
     if source is DType.BOOL:
-        return op.convert(x, carried_type(target))
+        # A choice is computed with the comparison before it, a conversion in a pass of its own.
+        one, zero = (real(1.0), real(0.0)) if target.is_float else (integer(1), integer(0))
+        return op.select(x, one, zero)
     if target.is_float:
         wide = x if source.is_float else _to_float(x, source)
         return narrowed(wide, target) if target is not source else wide
@@ -202,11 +204,12 @@ def same_bits(lowering: Lowering, equation: Equation) -> Node:
     return wrapped(x, equation.output.dtype)
 
 
-def exp(x: Node) -> Node:
-    """e to the x. The plug-in's own is 0 below the normal numbers, infinite from 2 to the 127.5 on and at NaN, and its
+def exp(x: Node, upper: bool = True) -> Node:
+    """e to the x; `upper`: x may be above FAR. The plug-in's own is 0 below the normal numbers, infinite from 2 to the 127.5 on and at NaN, and its
     error grows with |x|: 5.3 units in the last place at 88. This was within 4.3 on millions of x over the range."""
     down = op.less(x, real(-FAR))
-    shifted = growth(op.select(down, op.add(x, real(FAR)), x))
+    within = op.select(down, op.add(x, real(FAR)), x)
+    shifted = growth(within) if upper else op.exp(within)
     power = op.multiply(shifted, op.select(down, real(power_of(-FAR)), real(1.0)))
     return op.select(op.equal(x, x), power, x)
 
@@ -231,6 +234,11 @@ def erf(x: Node) -> Node:
 def is_not_a_number(x: Node) -> Node:
     """True where x is NaN."""
     return op.not_equal(x, x)
+
+
+def is_no_number_below_infinity(x: Node) -> Node:
+    """True where x is NaN or infinity."""
+    return op.logical_not(op.less(x, real(float("inf"))))
 
 
 def equals_number(x: Node, number: float) -> Node:

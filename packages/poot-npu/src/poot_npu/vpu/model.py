@@ -25,7 +25,7 @@ from poot_npu.vpu.nodes import WORD_TYPES, Node, constant, integer, loaded, stor
 from poot_npu.vpu.packed import shared
 from poot_npu.vpu.plan import Plan, Stage, make_plan
 from poot_npu.vpu.prepared import Prepared
-from poot_npu.vpu.rewrite import Rewrite, Rewrites, float_flags
+from poot_npu.vpu.rewrite import Rewrite, Rewrites, falling_powers, float_flags
 from poot_npu.vpu.table import ROWS
 from poot_npu.vpu.weight_uses import WeightNodes, Weights, weight_rewrites
 from poot_npu.vpu.weights import Stored
@@ -112,7 +112,7 @@ def lower_program(program: Program, weights: Weights, apart: bool, dynamic: bool
     """Recognize and plan. Raises Unsupported naming the operation."""
     graph = program.graph
     made, swept = WeightNodes(apart, prepared), WindowNodes(dynamic)
-    rewrites = {**fused(graph), **float_flags(graph), **weight_rewrites(graph, weights, made)}
+    rewrites = {**falling_powers(graph), **fused(graph), **float_flags(graph), **weight_rewrites(graph, weights, made)}
     found = [a for a in find_attentions(graph) if a.output not in rewrites]
     plan, attentions = _settled(graph, rewrites, found, swept)
     return Lowered(graph, plan, tuple(attentions), rewrites, weights, made, swept)

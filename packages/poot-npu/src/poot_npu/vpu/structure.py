@@ -47,7 +47,7 @@ def greatest(lowering: Lowering, equation: Equation) -> Node:
     if value.dtype.is_float:
         # Of -inf alone the plug-in makes the lowest finite number.
         x = ranked(x)
-        some = op.reduce_max(op.convert(op.greater(x, real(-np.inf)), openvino.Type.f32), axis, False)
+        some = op.reduce_max(op.select(op.greater(x, real(-np.inf)), real(1.0), real(0.0)), axis, False)
         return op.select(op.greater(some, real(0.0)), op.reduce_max(x, axis, False), real(-np.inf))
     if lowering.small(value):
         return op.reduce_max(x, axis, False)
