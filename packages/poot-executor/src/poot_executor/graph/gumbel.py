@@ -61,7 +61,7 @@ def winners(races: Sequence[Race], arithmetic: Arithmetic) -> list[int]:
 
 
 def _is_long(race: Race) -> bool:
-    return len(race.ids) > FEW and race.noise_scale > 0 and bool(np.isfinite(race.scores.max()))
+    return len(race.ids) > FEW and bool(race.noise_scale > 0) and bool(np.isfinite(race.scores.max()))
 
 
 def _bars(races: Sequence[Race], arithmetic: Arithmetic) -> list[np.float32]:

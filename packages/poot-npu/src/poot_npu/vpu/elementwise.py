@@ -17,7 +17,6 @@ from poot_npu.vpu.nodes import (
     Node,
     absolute,
     bit_select,
-    carried_type,
     halves,
     integer,
     logical_shift_right,
@@ -205,8 +204,9 @@ def same_bits(lowering: Lowering, equation: Equation) -> Node:
 
 
 def exp(x: Node, upper: bool = True) -> Node:
-    """e to the x; `upper`: x may be above FAR. The plug-in's own is 0 below the normal numbers, infinite from 2 to the 127.5 on and at NaN, and its
-    error grows with |x|: 5.3 units in the last place at 88. This was within 4.3 on millions of x over the range."""
+    """e to the x. The plug-in's own is 0 below the normal numbers, infinite from 2 to the 127.5 on and at NaN, and its
+    error grows with |x|: 5.3 units in the last place at 88. This was within 4.3 on millions of x over the range.
+    `upper` is False where no x is above FAR."""
     down = op.less(x, real(-FAR))
     within = op.select(down, op.add(x, real(FAR)), x)
     shifted = growth(within) if upper else op.exp(within)

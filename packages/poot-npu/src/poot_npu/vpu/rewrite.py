@@ -60,7 +60,8 @@ def float_flags(graph: Graph) -> dict[Value, Rewrite]:
                     made[equation.output] = Rewrite((x,), lambda low, x=x: equals_number(low.nodes[x], float("inf")))
         elif equation.op == "or" and all(value in made for value in equation.inputs):
             (x,), (other,) = (made[value].inputs for value in equation.inputs)
-            if x == other and {graph.definition(value).op for value in equation.inputs} == {"lt", "eq"}:
+            kinds = {found.op for found in map(graph.equation, equation.inputs) if found is not None}
+            if x == other and kinds == {"lt", "eq"}:
                 made[equation.output] = Rewrite((x,), lambda low, x=x: is_no_number_below_infinity(low.nodes[x]))
     return made
 
