@@ -14,7 +14,7 @@ from poot_executor.graph.gumbel import FEW
 from poot_executor.graph.numerics import ORACLE, Arithmetic
 from poot_executor.graph.sampling import gumbel_noise, integer_weights, sampled_tokens
 from poot_executor.graph.threefry import random_words
-from poot_executor.graph.thresholds import BUCKETS_EACH, DEPTH, nth_greatest
+from poot_executor.graph.thresholds import BUCKETS_EACH, DEPTH, nth_greatest, whole_weights
 
 Floats = NDArray[np.float32]
 ROWS = 4
@@ -111,3 +111,14 @@ def test_the_nth_greatest_is_that_of_sorting(n: int, rng: np.random.Generator) -
         for values in (rng.normal(0, 1, count), rng.integers(-2, 2, count), np.full(count, -np.inf)):
             scores = values.astype(np.float32)
             assert nth_greatest(scores, n) == np.sort(scores)[-n]
+
+
+@pytest.mark.parametrize("arithmetic", [ORACLE, Arithmetic("f32", "blas")], ids=str)
+def test_weights_are_those_of_the_exact_exponential(arithmetic: Arithmetic, rng: np.random.Generator) -> None:
+    """Where they nearly lie between two whole numbers too: by half numbers' logarithms and their neighbours."""
+    halves = np.log((np.arange(1 << 12) + 0.5) * 2.0**-24).astype(np.float32)
+    around = [halves, np.nextafter(halves, np.float32(0)), np.nextafter(halves, np.float32(-99))]
+    spread = rng.uniform(-20, 0, 1 << 16).astype(np.float32)
+    below = np.concatenate([*around, spread, np.array([0, -np.inf, -3e38, -1e-45], np.float32)])
+    expected = integer_weights(below, np.float32(0), arithmetic)
+    np.testing.assert_array_equal(whole_weights(below, arithmetic), expected.astype(np.float32))

@@ -54,3 +54,34 @@ def test_a_gate_is_small_before_it_is_nothing(any_mode, rng, up):
     (oracle,), (got,) = match.oracle.outputs.values(), match.result.outputs.values()
     assert (np.abs(oracle) > np.finfo(np.float32).tiny).all()
     assert (got < 0).all()
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_greatest_bounds_its_own_axis_alone(device, rng, axis):
+    """Along the other one a difference is 88.5, of which the plug-in's exponential is infinite."""
+    g = Recorder("powers", rng)
+    x = g.slot(np.array([[0, 88.5], [0, -3]], np.float32), F32)
+    for shape in ((2, 1), (1, 2)):
+        most = p.broadcast(p.reshape(p.reduce_max(x, axis), shape), (2, 2))
+        g.output(p.exp(x - most))
+    assert_device_matches(device, g.builder.build(), g.given())
+
+
+def test_what_is_less_a_greatest_keeps_nan(any_mode, rng):
+    rows = np.stack([rng.uniform(-105, 0, 64), np.full(64, -np.inf), rng.normal(0, 9, 64)]).astype(np.float32)
+    rows[2, 5] = np.nan
+    g = Recorder("powers", rng)
+    x = g.slot(rows, F32)
+    g.output(p.exp(x - p.broadcast(p.reshape(p.reduce_max(x, 1), (3, 1)), rows.shape)))
+    assert_device_matches(any_mode, g.builder.build(), g.given())
+
+
+def test_rows_that_hold_nan_or_infinity_are_told(any_mode, rng):
+    given = np.array([np.nan, np.inf, -np.inf, np.finfo(np.float32).max, 0], np.float32)
+    rows = rng.normal(0, 3, (5, 67)).astype(np.float32)
+    rows[:, 66] = given
+    g = Recorder("flags", rng)
+    g.output(f.non_finite(g.slot(rows, F32)))
+    match = assert_device_matches(any_mode, g.builder.build(), g.given())
+    (told,) = match.result.outputs.values()
+    assert told.tolist() == [1, 1, 0, 0, 0]

@@ -7,7 +7,7 @@ import pytest
 from poot_eval.conformance.inputs import Recorder
 from poot_eval.conformance.matching import assert_device_matches
 from poot_eval.conformance.session import open_session
-from poot_executor.dtype import F16, F32, I32
+from poot_executor.dtype import BF16, F16, F32, I32, round_bf16
 from poot_executor.graph import primitives as p
 
 A, B = np.float32(1.5), np.float32(0.7)
@@ -57,3 +57,18 @@ def test_integers_of_a_concatenation_keep_their_sign(device, rng):
     g.output(p.abs_(whole))
     g.output(whole * 3 + whole)
     assert_device_matches(device, g.builder.build(), g.given())
+
+
+def test_bf16_is_the_nearest_on_any_processor(any_mode, rng):
+    """The plug-in's conversions there and back left all 24 bits where the processor has no instruction for them."""
+    words = rng.integers(0, 1 << 32, 1 << 16).astype(np.uint32)
+    words[:4096] = words[:4096] & 0xFFFF0000 | 0x8000  # halfway
+    words[4096:8192] &= 0x807FFFFF  # below the normal numbers
+    words[8192:8256] = 0x7F7F7FF0 + np.arange(64) * 0x400  # what becomes infinite, and beyond
+    words[8256:8262] = [0, 1 << 31, 0x7F800000, 0xFF800000, 0x7FC00000, 0x00800000]
+    g = Recorder("nearest", rng)
+    x = g.slot(words.view(np.float32), F32)
+    g.output(p.cast(p.cast(x, BF16), F32))
+    with open_session(any_mode, g.builder.build(), g.given()) as session:
+        (got,) = session.run(session.lower()).outputs.values()
+    np.testing.assert_array_equal(got, round_bf16(words.view(np.float32)))

@@ -56,8 +56,9 @@ def sampled_tokens(
             tokens[row] = greatest  # whatever is kept, the greatest is, with its ties
             continue
         least = least_kept(scores, scores[greatest], float(min_p), float(top_p), int(top_k[row]), arithmetic)
-        ids = np.flatnonzero(scores >= least)
-        races[row] = Race(ids, scores[ids], noise_scale, seed[row], position[row])
+        ids = np.flatnonzero(scores >= least) if least > -np.inf else np.arange(len(scores))
+        kept = scores[ids] if least > -np.inf else scores
+        races[row] = Race(ids, kept, noise_scale, seed[row], position[row])
     tokens[list(races)] = winners(list(races.values()), arithmetic)
     return tokens
 

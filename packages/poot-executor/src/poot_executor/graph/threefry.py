@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
+_TURNS = tuple((np.array(n, np.uint32), np.array(32 - n, np.uint32)) for n in ROTATIONS)
+"""Left and right: arrays, since numpy takes as long to convert a number as to shift 500."""
 PARITY = np.uint32(0x1BD11BDA)
 
 Words = NDArray[np.uint32]
@@ -24,10 +26,10 @@ def threefry2x32(key: tuple[Words, Words], counter: tuple[Words, Words]) -> tupl
     # In place: the arrays of all ids would not stay in a cache if each of a hundred operations made another.
     turned = np.empty_like(y)
     for i in range(20):
-        rotation = np.uint32(ROTATIONS[i % 8])
+        left, right = _TURNS[i % 8]
         np.add(x, y, out=x)
-        np.left_shift(y, rotation, out=turned)
-        np.right_shift(y, np.uint32(32) - rotation, out=y)
+        np.left_shift(y, left, out=turned)
+        np.right_shift(y, right, out=y)
         np.bitwise_or(y, turned, out=y)
         np.bitwise_xor(y, x, out=y)
         if i % 4 == 3:

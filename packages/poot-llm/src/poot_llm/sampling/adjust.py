@@ -31,7 +31,8 @@ def penalized(logits: Traced, penalties: Traced, ids: Traced, counts: Traced, un
     """
     rows, n = ids.shape
     one = p.reshape(under_way, (rows, 1))
-    here = p.cast(ids == one, I32)
+    # A difference and not an equality of two: devices that compare in float32 tell any number from 0.
+    here = p.cast((ids - one) == 0, I32)
     # An entry of its own, unless the row has one already: places must differ.
     known = p.reshape(p.reduce_max(here, 1), (rows, 1)) > 0
     counts = p.concat([counts + here, p.cast(one >= 0, I32)], 1)
@@ -52,10 +53,12 @@ def masked(logits: Traced, mask: Traced) -> Traced:
     builder = logits.builder
     rows, vocabulary = logits.shape
     words = mask.shape[1]
-    bit = p.iota(builder, (rows, words, 32), 2, U32)
+    # 32 shifts and no shift of each id's word, which is what is dear where a device shifts one number at a time.
+    place = p.iota(builder, (1, 1, 32), 2, U32)
+    bit = p.broadcast(builder.splat(1, place.type) << place, (rows, words, 32))
     word = p.broadcast(p.reshape(mask, (rows, words, 1)), (rows, words, 32))
-    bits = p.reshape((word >> bit) & 1, (rows, words * 32))
-    allowed = p.slice_(bits, (0, 0), (rows, vocabulary)) == 1
+    bits = p.reshape(word & bit, (rows, words * 32))
+    allowed = p.slice_(bits, (0, 0), (rows, vocabulary)) != 0
     return p.select(allowed, logits, builder.splat(float("-inf"), logits.type))
 
 

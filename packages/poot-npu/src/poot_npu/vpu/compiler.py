@@ -19,7 +19,6 @@ import openvino
 
 from poot_executor.cache import source_digest
 from poot_executor.compile.program import Program
-from poot_executor.dtype import DType
 from poot_executor.errors import OutOfMemory, Unsupported
 from poot_executor.weights import WeightKey
 from poot_npu.vpu.blobs import PAGE, BlobFolder, Entry
@@ -106,8 +105,7 @@ class Compiler:
 
     def _found(self, program: Program, weights: Mapping[WeightKey, Stored]) -> tuple[Lowered, Later[Compiled]]:
         rows = contracted_rows(program)
-        rounds = any(equation.output.dtype is DType.BF16 for equation in program.graph.equations)
-        apart, properties = self._mode.apart(rows), dict(self._mode.properties(rows, rounds))
+        apart, properties = self._mode.apart(rows), dict(self._mode.properties(rows))
         lowered = lower_program(program, weights, apart, self._mode.dynamic, self._prepared)
         if not self.blobs or sum(weight.nbytes for weight in weights.values()) < self.least_bytes:
             return lowered, Later.ready(self._made(lowered, properties))

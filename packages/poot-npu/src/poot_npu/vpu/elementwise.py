@@ -17,7 +17,6 @@ from poot_npu.vpu.nodes import (
     Node,
     absolute,
     bit_select,
-    carried_type,
     halves,
     integer,
     logical_shift_right,
@@ -79,7 +78,7 @@ def bitwise(on_bits: Callable[..., Node], on_bool: Callable[..., Node]) -> Build
 
     def build(lowering: Lowering, equation: Equation) -> Node:
         function = on_bool if equation.output.dtype is DType.BOOL else on_bits
-        return function(*lowering.operands(equation))
+        return function(*lowering.repeating(equation))
 
     return build
 
@@ -89,7 +88,7 @@ def comparison(function: Callable[..., Node], lower: Callable[..., Node] | None)
     `lower` (less or greater), and where those are equal `function` of the lower ones does. Without it: equality."""
 
     def build(lowering: Lowering, equation: Equation) -> Node:
-        a, b = lowering.operands(equation)
+        a, b = lowering.repeating(equation)
         left, right = equation.inputs
         if left.dtype.is_float or lowering.small(left) or lowering.small(right):
             return function(a, b)
@@ -106,7 +105,7 @@ def unequal(lowering: Lowering, equation: Equation) -> Node:
     """Not equal: NaN differs from everything."""
     left, right = equation.inputs
     if left.dtype.is_float or lowering.small(left) or lowering.small(right):
-        return op.not_equal(*lowering.operands(equation))
+        return op.not_equal(*lowering.repeating(equation))
     return op.logical_not(comparison(op.equal, None)(lowering, equation))
 
 
@@ -126,7 +125,7 @@ def shift(to_left: bool) -> Build:
     """By the low 5 bits of b."""
 
     def build(lowering: Lowering, equation: Equation) -> Node:
-        a, b = lowering.operands(equation)
+        a, b = lowering.repeating(equation)
         count = op.bitwise_and(b, integer(31))
         if to_left:
             return op.bitwise_left_shift(a, count)
@@ -139,7 +138,7 @@ def shift(to_left: bool) -> Build:
 
 def select(lowering: Lowering, equation: Equation) -> Node:
     """Bits of one or the other."""
-    condition, a, b = lowering.operands(equation)
+    condition, a, b = lowering.repeating(equation)
     dtype = equation.output.dtype
     if dtype is DType.BOOL:
         return op.logical_or(op.logical_and(condition, a), op.logical_and(op.logical_not(condition), b))
@@ -155,7 +154,9 @@ def cast(lowering: Lowering, equation: Equation) -> Node:
     if target is DType.BOOL:
         return x if source is DType.BOOL else _nonzero(x, source)
     if source is DType.BOOL:
-        return op.convert(x, carried_type(target))
+        # A choice is computed with the comparison before it, a conversion in a pass of its own.
+        one, zero = (real(1.0), real(0.0)) if target.is_float else (integer(1), integer(0))
+        return op.select(x, one, zero)
     if target.is_float:
         wide = x if source.is_float else _to_float(x, source)
         return narrowed(wide, target) if target is not source else wide
@@ -202,11 +203,13 @@ def same_bits(lowering: Lowering, equation: Equation) -> Node:
     return wrapped(x, equation.output.dtype)
 
 
-def exp(x: Node) -> Node:
+def exp(x: Node, upper: bool = True) -> Node:
     """e to the x. The plug-in's own is 0 below the normal numbers, infinite from 2 to the 127.5 on and at NaN, and its
-    error grows with |x|: 5.3 units in the last place at 88. This was within 4.3 on millions of x over the range."""
+    error grows with |x|: 5.3 units in the last place at 88. This was within 4.3 on millions of x over the range.
+    `upper` is False where no x is above FAR."""
     down = op.less(x, real(-FAR))
-    shifted = growth(op.select(down, op.add(x, real(FAR)), x))
+    within = op.select(down, op.add(x, real(FAR)), x)
+    shifted = growth(within) if upper else op.exp(within)
     power = op.multiply(shifted, op.select(down, real(power_of(-FAR)), real(1.0)))
     return op.select(op.equal(x, x), power, x)
 
@@ -231,6 +234,11 @@ def erf(x: Node) -> Node:
 def is_not_a_number(x: Node) -> Node:
     """True where x is NaN."""
     return op.not_equal(x, x)
+
+
+def is_no_number_below_infinity(x: Node) -> Node:
+    """True where x is NaN or infinity."""
+    return op.logical_not(op.less(x, real(float("inf"))))
 
 
 def equals_number(x: Node, number: float) -> Node:

@@ -42,6 +42,15 @@ class Lowering:
         """The nodes of an equation's operands."""
         return [self.nodes[value] for value in equation.inputs]
 
+    def repeating(self, equation: Equation) -> list[Node]:
+        """The nodes of an elementwise equation's operands before they are broadcast, where these still have the
+        result's shape together: the plug-in repeats as it computes, and else writes what is repeated to memory."""
+        before = [self._before_broadcast(value) for value in equation.inputs]
+        shapes = [value.shape for value in before]
+        if np.broadcast_shapes(*shapes) != equation.output.shape:
+            return self.operands(equation)
+        return [self.nodes[value] for value in before]
+
     def small(self, *values: Value) -> bool:
         """Whether integers are known to be exact in float32, every one of them."""
         return all(self._small(bounds) for bounds in map(self.bounds, values))
@@ -71,6 +80,13 @@ class Lowering:
         places = op.constant(np.arange(index.type.count, dtype=np.int32))
         first = op.reduce_min(op.select(wrong, places, integer(NO_FAULT)), longs(0), True)
         self.faults.append((equation.op, first))
+
+    def _before_broadcast(self, value: Value) -> Value:
+        found = self.graph.equation(value)
+        while found is not None and found.op == "broadcast" and found.inputs[0] in self.nodes:
+            value = found.inputs[0]
+            found = self.graph.equation(value)
+        return value
 
     @staticmethod
     def _small(bounds: tuple[int, int] | None) -> bool:

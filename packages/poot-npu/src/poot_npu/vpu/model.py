@@ -18,13 +18,14 @@ from poot_executor.graph.keys import StateKey
 from poot_executor.weights import WeightKey
 from poot_npu.vpu.attend import WindowNodes, attention_rewrite
 from poot_npu.vpu.attention import Attention, find_attentions
+from poot_npu.vpu.counted import fold_counted
 from poot_npu.vpu.fusions import fused
 from poot_npu.vpu.lowering import Lowering
 from poot_npu.vpu.nodes import WORD_TYPES, Node, constant, integer, loaded, stored
 from poot_npu.vpu.packed import shared
 from poot_npu.vpu.plan import Plan, Stage, make_plan
 from poot_npu.vpu.prepared import Prepared
-from poot_npu.vpu.rewrite import Rewrite, Rewrites, float_flags
+from poot_npu.vpu.rewrite import Rewrite, Rewrites, falling_powers, float_flags
 from poot_npu.vpu.table import ROWS
 from poot_npu.vpu.weight_uses import WeightNodes, Weights, weight_rewrites
 from poot_npu.vpu.weights import Stored
@@ -101,6 +102,7 @@ class Lowered:
             inputs += [*swept.windows.values(), swept.columns]
             windows = tuple(swept.uses.values())
         model = openvino.Model(results, inputs, f"{graph.name}_{number}")
+        fold_counted(model)
         names = tuple(name for name, _ in low.faults)
         face = Interface(tuple(parameters), tuple(made.tables), windows, tuple(writes), names)
         return StageModel(model, face, tuple(made.keep))
@@ -110,7 +112,7 @@ def lower_program(program: Program, weights: Weights, apart: bool, dynamic: bool
     """Recognize and plan. Raises Unsupported naming the operation."""
     graph = program.graph
     made, swept = WeightNodes(apart, prepared), WindowNodes(dynamic)
-    rewrites = {**fused(graph), **float_flags(graph), **weight_rewrites(graph, weights, made)}
+    rewrites = {**falling_powers(graph), **fused(graph), **float_flags(graph), **weight_rewrites(graph, weights, made)}
     found = [a for a in find_attentions(graph) if a.output not in rewrites]
     plan, attentions = _settled(graph, rewrites, found, swept)
     return Lowered(graph, plan, tuple(attentions), rewrites, weights, made, swept)

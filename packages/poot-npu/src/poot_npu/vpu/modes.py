@@ -51,24 +51,21 @@ class Mode:
         points in float32: where the plug-in quantizes x, which it does for weights without zero points alone."""
         return not self.exact and self.plugin == "CPU" and rows <= FEW_ROWS
 
-    def properties(self, rows: int, rounds: bool = False) -> Mapping[str, str | int]:
-        """Properties that a model which multiplies `rows` rows by weights is compiled with. `rounds`: it rounds to bf16
-        on its way.
+    def properties(self, rows: int) -> Mapping[str, str | int]:
+        """Properties that a model which multiplies `rows` rows by weights is compiled with.
 
         PERFORMANCE_HINT says that one step after another is asked for. Threads are not pinned to processors, where they
         would wait for whatever else runs on one. The plug-in's kernels made of several elementwise operations
         (snippets) are off: each has code and structures of its own, with which a model takes twice as long to be read
-        from disk, and 50 MB more, and kernels of one operation are as fast here. Where a model rounds to bf16 they
-        stay: without them the plug-in leaves such roundings out. In the exact mode three settings work together:
-        the type of inference, no quantization of activations, and no rewriting of the graph for speed. In the fast mode
-        of a CPU few rows are quantized to 8 bits for contractions with weights, and the rest stays float32; for many
-        rows the plug-in chooses.
+        from disk, and 50 MB more, and kernels of one operation are as fast here. In the exact mode three settings work
+        together: the type of inference, no quantization of activations, and no rewriting of the graph for speed. In the
+        fast mode of a CPU few rows are quantized to 8 bits for contractions with weights, and the rest stays float32;
+        for many rows the plug-in chooses.
         """
         chosen: dict[str, str | int] = {"PERFORMANCE_HINT": "LATENCY"}
         if self.plugin == "CPU":
             chosen["ENABLE_CPU_PINNING"] = False
-            if not rounds:
-                chosen["SNIPPETS_MODE"] = "DISABLE"
+            chosen["SNIPPETS_MODE"] = "DISABLE"
         if self.exact:
             chosen |= {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}
             if self.plugin == "CPU":

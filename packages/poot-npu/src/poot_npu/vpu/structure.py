@@ -47,7 +47,7 @@ def greatest(lowering: Lowering, equation: Equation) -> Node:
     if value.dtype.is_float:
         # Of -inf alone the plug-in makes the lowest finite number.
         x = ranked(x)
-        some = op.reduce_max(op.convert(op.greater(x, real(-np.inf)), openvino.Type.f32), axis, False)
+        some = op.reduce_max(op.select(op.greater(x, real(-np.inf)), real(1.0), real(0.0)), axis, False)
         return op.select(op.greater(some, real(0.0)), op.reduce_max(x, axis, False), real(-np.inf))
     if lowering.small(value):
         return op.reduce_max(x, axis, False)
@@ -169,15 +169,19 @@ def gather(lowering: Lowering, equation: Equation) -> Node:
 
 
 def scatter_update(lowering: Lowering, equation: Equation) -> Node:
-    """Rows replaced: those that are dropped are written to a row behind the last, which is then cut off."""
+    """Rows replaced. One that is dropped replaces the row that the first of those kept does, by the same; where none is
+    kept, the row 0 by itself: the rows that stay are copied once, and never to make room."""
     data, index, updates = lowering.operands(equation)
-    shape = equation.output.shape
-    rows = shape[0]
+    rows, count = equation.output.shape[0], equation.inputs[1].shape[0]
     lowering.check(equation, equation.inputs[1], -(1 << 31), rows - 1)
-    place = op.select(op.less(index, integer(0)), integer(rows), op.minimum(index, integer(rows)))
-    spare = op.gather(data, op.constant(np.array([0], np.int32)), longs(0))
-    wider = op.scatter_update(op.concat([data, spare], 0), place, updates, longs(0))
-    return op.slice(wider, longs([0]), longs([rows]), longs([1]), longs([0]))
+    places = op.constant(np.arange(count, dtype=np.int32))
+    kept = op.logical_and(op.greater_equal(index, integer(0)), op.less_equal(index, integer(rows - 1)))
+    first = op.reduce_min(op.select(kept, places, integer(count)), longs(0), True)
+    source = op.select(kept, places, first)
+    none = op.constant(np.array([0], np.int32))
+    place = op.gather(op.concat([index, none], 0), source, longs(0))
+    update = op.gather(op.concat([updates, op.gather(data, none, longs(0))], 0), source, longs(0))
+    return op.scatter_update(data, place, update, longs(0))
 
 
 def dynamic_update_slice(lowering: Lowering, equation: Equation) -> Node:
