@@ -139,9 +139,7 @@ def test_what_sums_in_another_order_differ_by_is_no_fault():
         raw = rng.integers(0, 256, (width * width // 32, 18), dtype=np.uint8)
         raw[:, :2] = np.full((len(raw), 1), 0.02, np.float16).view(np.uint8)
         weights[key] = StoredTensor(str(key), FORMATS["q4_0"], (width, width), raw.reshape(-1))
-        h = f.linear(
-            h, b.weight(key, TensorType((width, width // 32 * 18), U8)), FORMATS["q4_0"], activations=BF16
-        )
+        h = f.linear(h, b.weight(key, TensorType((width, width // 32 * 18), U8)), FORMATS["q4_0"], activations=BF16)
     b.output("y", h)
     device, deep = ReferenceDevice(caps), b.build()
     base, other = (compile(deep, device.target, CompileOptions(deterministic=order)) for order in (False, True))

@@ -51,7 +51,7 @@ POSITION_LANES = 4
 """A lane that has a position alone reads its row of K eight bytes at a time, each subgroup 32 lines at once, and three
 quarters of the lanes wait where few positions are seen. On an H200 one row took 380 µs in place of 405 (135M), 548 for
 573 (0.5B) and 1,820 for 1,943 (8B in q4_0), and 512 for 581 at depth 2,000 (135M); with two lanes 380, 549, 1,826 and
-588, with eight 410, 574, 1,846 and 527. Eight rows of 8B at depth 2,000, four rows a group, took 4,833 in place of 4,314.
+588, with eight 410, 574, 1,846 and 527. Eight rows of 8B at depth 2,000, four a group, took 4,833 in place of 4,314.
 """
 
 

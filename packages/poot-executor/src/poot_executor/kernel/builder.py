@@ -154,7 +154,8 @@ class KernelBuilder(Emission):
         if len(self._scopes) != 1:
             raise KernelError(f"kernel {self.name} is finished inside a scope")
         body = substitute(Block((), tuple(self._scopes[0].ops)), self._replaced)
-        kernel = Kernel(self.name, tuple(self._params), tuple(self._shared), self.group_size, body, resident=self.resident)
+        params, shared = tuple(self._params), tuple(self._shared)
+        kernel = Kernel(self.name, params, shared, self.group_size, body, resident=self.resident)
         verify(kernel)
         return kernel
 

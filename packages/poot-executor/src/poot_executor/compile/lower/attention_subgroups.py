@@ -1,8 +1,8 @@
 """Flash attention where subgroups are wide: each walks positions of its own, and they meet at the end alone.
 
 A lane has a position for the scores, or a few lanes share one; for the values a few lanes have a row of V, four columns
-each, and several rows are read at once. Maxima are taken by shuffles and weights are passed round by them, so that no tile waits for the
-group. At the end the subgroups' sums are scaled to their common maximum.
+each, and several rows are read at once. Maxima are taken by shuffles and weights are passed round by them, so that no
+tile waits for the group. At the end the subgroups' sums are scaled to their common maximum.
 """
 
 from __future__ import annotations
@@ -65,9 +65,8 @@ class SubgroupKernel(AttentionKernel):
         if self.depth % FOUR or key_words > frame.caps.early_words:
             return None
         place = b.min(tile * self.positions + b.thread_id() // share, self.span - 1)
-        keys = tuple(
-            frame.emission.vector(self.attention.scores.inputs[1], (*batch, k, place), len(batch)) for k in self._depths()
-        )
+        source = self.attention.scores.inputs[1]
+        keys = tuple(frame.emission.vector(source, (*batch, k, place), len(batch)) for k in self._depths())
         if key_words + value_words > frame.caps.early_words:
             return Loaded(keys, ())
         first = tile * self.positions + b.subgroup_id() * self.own
