@@ -6,6 +6,7 @@ numpy has no bf16, so a bf16 value is held as float32 whose low 16 bits are zero
 
 from __future__ import annotations
 
+import sys
 from enum import Enum
 
 import numpy as np
@@ -81,6 +82,9 @@ def round_bf16(x: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.where(nan, quiet, rounded).astype(np.uint32).view(np.float32).reshape(np.shape(x))
 
 
+_LITTLE = sys.byteorder == "little"
+
+
 def to_bytes(array: NDArray, dtype: DType) -> bytes:
     """The device bytes of values that numpy holds (little-endian, C order). Values must already be of `dtype`."""
     held = np.ascontiguousarray(array, dtype.numpy)
@@ -88,7 +92,7 @@ def to_bytes(array: NDArray, dtype: DType) -> bytes:
         return (round_bf16(held).view(np.uint32) >> np.uint32(16)).astype("<u2").tobytes()
     if dtype is DType.BOOL:
         return held.astype("<u4").tobytes()
-    return held.astype(held.dtype.newbyteorder("<"), copy=False).tobytes()
+    return held.tobytes() if _LITTLE else held.astype(held.dtype.newbyteorder("<")).tobytes()
 
 
 def from_bytes(data: bytes | memoryview | NDArray, dtype: DType, shape: tuple[int, ...]) -> NDArray:
@@ -97,4 +101,6 @@ def from_bytes(data: bytes | memoryview | NDArray, dtype: DType, shape: tuple[in
         return (np.frombuffer(data, "<u2").astype(np.uint32) << np.uint32(16)).view(np.float32).reshape(shape)
     if dtype is DType.BOOL:
         return (np.frombuffer(data, "<u4") != 0).reshape(shape)
-    return np.frombuffer(data, dtype.numpy.newbyteorder("<")).astype(dtype.numpy, copy=False).reshape(shape)
+    if _LITTLE:
+        return np.frombuffer(data, dtype.numpy).reshape(shape)
+    return np.frombuffer(data, dtype.numpy.newbyteorder("<")).astype(dtype.numpy).reshape(shape)

@@ -20,6 +20,8 @@ from poot_executor.weights import WeightKey
 
 WORD = 4
 """Transfers start and end at whole words."""
+SMALL = 1024
+"""Bytes of an input up to which they are compared faster as bytes than as an array."""
 
 
 @dataclass(slots=True, eq=False)
@@ -41,10 +43,11 @@ class Lane:
         low, high = len(self.staged), 0
         for slot, data in encoded:
             end = slot.offset + len(data)
-            held, new = self.staged[slot.offset : end], np.frombuffer(data, np.uint8)
-            if not np.array_equal(held, new):
+            held = self.staged[slot.offset : end]
+            same = held.tobytes() == data if len(data) <= SMALL else (held == np.frombuffer(data, np.uint8)).all()
+            if not same:
                 self.known = False
-                held[:] = new
+                held.data[:] = data
                 low, high = min(low, slot.offset), max(high, end)
         if not known:
             return 0, len(self.staged)
@@ -87,19 +90,23 @@ class Entry:
 
     def encode(self, inputs: StepInputs) -> list[tuple[SlotField, bytes]]:
         """The device bytes of every input. Raises BindError naming what is not as the slots say."""
-        if inputs.keys() != self.slots.keys():
+        try:
+            encoded = [(slot, _input_bytes(slot, inputs[key])) for key, slot in self.slots.items()]
+        except KeyError:
+            encoded = []
+        if len(encoded) != len(self.slots) or len(inputs) != len(encoded):
             missing = sorted(str(key) for key in self.slots.keys() - inputs.keys())
             unknown = sorted(str(key) for key in inputs.keys() - self.slots.keys())
             parts = [f"input {name} is missing" for name in missing]
             parts += [f"input {name} is unknown" for name in unknown]
             counts = f"the entry has {len(self.slots)} inputs, {len(inputs)} were given"
             raise BindError(f"{'; '.join(parts)}: {counts}")
-        return [(slot, _input_bytes(slot, inputs[key])) for key, slot in self.slots.items()]
+        return encoded
 
     def decode(self, block: NDArray[np.uint8]) -> StepOutputs:
         """The outputs in a block that was read. Raises CheckFailed for the first that fails."""
         for code, offset in enumerate(self.program.checks):
-            index = int(block[offset : offset + 4].view("<i4")[0])
+            index = int.from_bytes(block[offset : offset + 4].tobytes(), "little", signed=True)
             if index >= 0:
                 raise CheckFailed(code, index)
         block.flags.writeable = False
