@@ -14,7 +14,7 @@ from poot_eval.conformance.opening import open_or_skip
 from poot_executor.engine import Engine
 from poot_llm.driver import Driver, DriverOptions, Layout
 from poot_llm.registry import ModelHandle
-from poot_llm.sampling import Suffix
+from poot_llm.sampling import SamplingParams, Suffix
 
 _SPEC = importlib.util.spec_from_file_location("driving", Path(__file__).parent / "fixtures" / "driving.py")
 assert _SPEC is not None and _SPEC.loader is not None
@@ -64,6 +64,27 @@ def test_laws_over_the_oracle(handle: ModelHandle, variant: str) -> None:
         after = rig.engine.stats()
         assert (after.recordings, after.allocations) == (before.recordings, before.allocations)
         assert copies is None or copies.copies > 0
+
+
+def test_rows_that_draw_again_write_a_shared_place_once(handle: ModelHandle) -> None:
+    """Equal prompts of one whole block share it, and both compute its last position again. The oracle refuses a place
+    that is written twice."""
+    prompt, params = laws.BASE[:16], SamplingParams(max_tokens=4, ignore_eos=True)
+    with fixture.driving(handle, **PAGED | {"ahead": False}) as rig, fixture.driving(handle, **ALONE) as other:
+        expected = [item.token for item in other.driver.generate(prompt, params)]
+        both = [rig.driver.open(prompt, params) for _ in range(2)]
+        for s in both:
+            assert s is not None and not rig.driver.grow([s])
+        results = rig.driver.step(both)
+        while any(r.token is None for r in results):
+            results = rig.driver.step(both)
+        for _ in range(2):
+            assert [r.token for r in results] == [expected[0]] * 2
+            results = rig.driver.step(both)
+        blocks = [s.lease.blocks[0] for s in both]
+        assert blocks[0] == blocks[1]
+        for s in both:
+            rig.driver.release(s)
 
 
 @pytest.mark.parametrize("ahead", [True, False])

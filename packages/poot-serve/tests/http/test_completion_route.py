@@ -41,7 +41,10 @@ def test_a_stream_is_the_whole_answer(client: httpx.Client) -> None:
     assert choice["finish_reason"] == "length" and choice["logprobs"] is None
     chunks = streamed(client, **GREEDY, stream_options={"include_usage": True})
     assert joined(chunks) == choice["text"]
-    assert chunks[-1]["usage"] == answer["usage"] and chunks[-1]["choices"] == []
+    counted = chunks[-1]["usage"]
+    # What the second answer finds of the prompt is another matter.
+    assert counted | {"prompt_tokens_details": {}} == answer["usage"] | {"prompt_tokens_details": {}}
+    assert chunks[-1]["choices"] == []
 
 
 def test_sixteen_tokens_where_nothing_is_said(client: httpx.Client) -> None:

@@ -35,7 +35,9 @@ def test_a_stream_builds_the_response(api: openai.OpenAI) -> None:
     last = events[-1]
     assert last.type == ("response.incomplete" if whole.status == "incomplete" else "response.completed")
     assert last.response.output_text == whole.output_text
-    assert last.response.usage == whole.usage
+    # What the second answer finds of the prompt is another matter.
+    counts = [answer.usage.model_dump(exclude={"input_tokens_details"}) for answer in (last.response, whole)]
+    assert counts[0] == counts[1]
     deltas = "".join(event.delta for event in events if event.type == "response.output_text.delta")
     assert deltas == whole.output_text
 

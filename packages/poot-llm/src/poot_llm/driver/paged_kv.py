@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Hashable, Iterable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from poot_llm.blocks.step import BLOCK, NO_PLACE, SLOT_MAP, WRITE_MAP, StepShape
 from poot_llm.driver.block_pool import BlockPool
@@ -140,6 +141,8 @@ class PagedKv(KvLayout):
             # Beyond a row's count a position may lie beyond its table: nothing is written there.
             places = self._tables[placed.held[:, None], np.minimum(block, self._row_blocks - 1)] * BLOCK + place
             write[placed.rows] = np.where(offsets < placed.count[:, None], places, NO_PLACE)
+        if self.cache is not None:
+            _write_once(write)
         return {SLOT_MAP: table, WRITE_MAP: write}
 
     def use(self) -> KvUse:
@@ -156,3 +159,17 @@ class PagedKv(KvLayout):
             reused=0 if cache is None else cache.hits,
             evicted=0 if cache is None else cache.evictions,
         )
+
+
+def _write_once(write: NDArray[np.int32]) -> None:
+    """Leave of a place that several rows would write the first row's: those that share a block and compute positions
+    of it again, a last token that was not committed or all of it after a reset, compute the same."""
+    flat = write.reshape(-1)
+    held = flat[flat >= 0]
+    if len(set(held.tolist())) == len(held):
+        return
+    written = np.flatnonzero(flat >= 0)
+    _, first = np.unique(held, return_index=True)
+    again = np.ones(len(written), np.bool_)
+    again[first] = False
+    flat[written[again]] = NO_PLACE
