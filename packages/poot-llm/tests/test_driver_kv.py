@@ -95,6 +95,21 @@ def test_equal_blocks_become_one() -> None:
     assert (use.blocks_held, use.blocks_cached, use.blocks_free) == (0, 2, 19)
 
 
+def test_a_shared_block_that_one_computed_again_is_idle_once_the_other_lets_go() -> None:
+    """After a reset both still hold it, and only one has it from the cache anew."""
+    kv = PagedKv(4, 96, 20, cache=True)
+    first, second = taken(kv, TEXT[:40]), taken(kv, TEXT[:40])
+    for lease in (first, second):
+        kv.computed(lease, of(TEXT), 40)
+    kv.forget([first, second])
+    kv.computed(first, of(TEXT), 40)
+    for lease in (first, second):
+        kv.give_back(lease)
+    use = kv.use()
+    assert (use.blocks_held, use.blocks_cached, use.blocks_free) == (0, 2, 19)
+    assert kv.cache is not None and kv.cache.evict(3) == 2
+
+
 def test_colliding_hashes_are_told_apart() -> None:
     """Every hash is equal: only the first content gets in, and nothing is mistaken for it."""
     pool = BlockPool(10)

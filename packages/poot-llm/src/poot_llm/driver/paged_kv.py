@@ -114,8 +114,8 @@ class PagedKv(KvLayout):
         # The last one first: a cached block goes before those that lead to it.
         for place in reversed(range(len(lease.blocks))):
             self.pool.give_back(lease.blocks[place])
-            if self.cache is not None and place < len(lease.chain):
-                self.cache.released(lease.chain[place])
+            if self.cache is not None:
+                self.cache.released(lease.blocks[place])
         lease.blocks, lease.chain, lease.room = [], [], 0
         lease.table[:] = 0
 

@@ -40,6 +40,7 @@ class PrefixCache:
         self._pool = pool
         self._digest = digest
         self._index: dict[int, CachedBlock] = {}
+        self._by_block: dict[int, CachedBlock] = {}
         self._idle: OrderedDict[CachedBlock, None] = OrderedDict()
         self.hits = 0
         """Positions that were taken from the cache."""
@@ -79,7 +80,7 @@ class PrefixCache:
         if held is not None:
             return held if self._same(held, identity, before, ids) else None
         self._pool.share(block)
-        fresh = self._index[key] = CachedBlock(block, key, identity, ids, before)
+        fresh = self._index[key] = self._by_block[block] = CachedBlock(block, key, identity, ids, before)
         return fresh
 
     def hold(self, cached: CachedBlock) -> None:
@@ -87,9 +88,11 @@ class PrefixCache:
         self._pool.share(cached.block)
         self._idle.pop(cached, None)
 
-    def released(self, cached: CachedBlock) -> None:
-        """Somebody let go of a cached block: where the cache alone holds it now, it may go."""
-        if self._index.get(cached.key) is cached and self._pool.references(cached.block) == 1:
+    def released(self, block: int) -> None:
+        """Somebody let go of a block: where the cache alone holds it now, it may go. Who computed it again after it was
+        forgotten may have cached it since for others that hold it."""
+        cached = self._by_block.get(block)
+        if cached is not None and self._pool.references(block) == 1:
             self._idle[cached] = None
             self._idle.move_to_end(cached)
 
@@ -98,8 +101,7 @@ class PrefixCache:
         gone = 0
         while gone < count and self._idle:
             cached, _ = self._idle.popitem(last=False)
-            del self._index[cached.key]
-            self._pool.give_back(cached.block)
+            self._drop(cached)
             gone += 1
         self.evictions += gone
         return gone
@@ -109,14 +111,18 @@ class PrefixCache:
         for cached in self._index.values():
             self._pool.give_back(cached.block)
         self._index.clear()
+        self._by_block.clear()
         self._idle.clear()
 
     def forget(self, identity: Hashable) -> None:
         """Forget the idle blocks of one identity, and let no later prompt find the others: an adapter was unloaded."""
         for cached in [c for c in self._index.values() if c.identity == identity]:
-            del self._index[cached.key]
             self._idle.pop(cached, None)
-            self._pool.give_back(cached.block)
+            self._drop(cached)
+
+    def _drop(self, cached: CachedBlock) -> None:
+        del self._index[cached.key], self._by_block[cached.block]
+        self._pool.give_back(cached.block)
 
     def _key(self, identity: Hashable, before: CachedBlock | None, ids: tuple[int, ...]) -> int:
         return self._digest((identity if before is None else before.key, ids))
